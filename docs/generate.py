@@ -25,7 +25,7 @@ from protocol.config.options.option import Option, Unused
 from protocol.config.options.presets import PRESETS
 from protocol.config.options.sampling import SAMPLING_OPTIONS
 from protocol.config.options.speculation import SPECULATION_OPTIONS
-from protocol.config.options.unused import FOREIGN, IDLE, REFUSED
+from protocol.config.options.unused import FOREIGN, REFUSED, WITHOUT_EFFECT
 from protocol.config.options.worker import WORKER_OPTIONS
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
 from protocol.config.usage_config import UsageConfig
@@ -129,7 +129,9 @@ def options() -> str:
     for title, rows in _GROUPS_OF_OPTIONS.items():
         lines += [f"## {title}\n", "| option | meaning | default | environment | key |"]
         lines += ["|---|---|---|---|---|", *map(_option_line, rows), ""]
-    lines += _unused("Without effect", "Accepted; a warning says why where it matters.", IDLE)
+    lines += _unused(
+        "Without effect", "Accepted; a warning says why where it matters.", WITHOUT_EFFECT
+    )
     lines += _unused("Refused", "`serve` does not start with one of these.", REFUSED)
     lines += _unused("Of other programs", "Accepted; one warning names all of them.", FOREIGN)
     return "\n".join(lines) + "\n"

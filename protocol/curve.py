@@ -1,4 +1,4 @@
-"""Key files of CURVE, with which gateways and workers know each other over tcp.
+"""Key files of CURVE, by which gateways and workers identify each other over tcp.
 
 A pair is two TOML files: `NAME.key` with `secret-key`, readable by its owner only, and `NAME.pub`
 with `public-key`, to be copied to the other side. Keys are written in Z85, 40 characters, as
@@ -34,7 +34,7 @@ class PublicKey:
     """In Z85."""
     path: Path
     workers: tuple[str, ...] = ()
-    """Patterns of the worker names that it may use, as of a shell; empty: any name."""
+    """Shell patterns of the worker names that may use it; empty: any name."""
 
     def may_be(self, name: str) -> bool:
         """Whether a worker with this key may have this name."""

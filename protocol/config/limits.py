@@ -1,6 +1,6 @@
-"""What a request may hold at most: one table, `[gateway.limits]` of a configuration file.
+"""Limits of a request: one table, `[gateway.limits]` of a configuration file.
 
-`gateway/api/fields/tables.py` says which field is held against which of them.
+`gateway/api/fields/tables.py` says which request field has which limit.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from protocol.wire.schema import param
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsConfig:
-    """Bounds of a request; whatever is beyond them is a 4xx that names the field."""
+    """Bounds of a request; one that exceeds them gets a 4xx that names the field."""
 
     connections: int = param(
         0,

@@ -44,7 +44,6 @@ LOG_FIELDS = {
     "url": "Address of the gateway, for clients or for workers, or of the collector of traces.",
     "host": "Host from which media were to be fetched.",
     # times
-    "n_freed": "Objects that were freed.",
     "pause_s": "Time in which the process did nothing else.",
     "duration_s": "From the request's head to the end of its answer.",
     "queue_s": "How long a task waited for a worker.",
@@ -61,6 +60,7 @@ LOG_FIELDS = {
     "retry_s": "Time until the next attempt.",
     # sizes and counts
     "size_bytes": "Size of a file.",
+    "n_freed": "Objects that were freed.",
     "n_workers": "Workers.",
     "n_keys": "Keys: authorised public keys of workers, or API keys.",
     "n_before": "Failed handshakes of the same address that were not logged.",

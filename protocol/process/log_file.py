@@ -1,4 +1,4 @@
-"""The file of the log. A full disk costs its lines, and one line beside it that says so."""
+"""The log file. Lines that cannot be written are lost; the other handlers log that once."""
 
 import logging
 import os
@@ -7,7 +7,7 @@ logger = logging.getLogger(__name__)
 
 
 class LogFile(logging.Handler):
-    """Appends each line with one write, for every process of the pool appends to the same file."""
+    """Appends each line with one write, because all processes of a pool share the file."""
 
     def __init__(self, path: str) -> None:
         """Open the file; raises `OSError`."""
@@ -20,7 +20,7 @@ class LogFile(logging.Handler):
         self._is_failing = self._is_torn = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; the first one that cannot be written is told of in the other handlers."""
+        """Write a line; the first failure is logged by the other handlers."""
         try:
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
         except Exception:

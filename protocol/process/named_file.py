@@ -1,7 +1,7 @@
 """Reads files that a command line or a configuration names, within a bound of bytes and time.
 
-Such a name may lead to anything: a folder, a pipe to which nobody writes, a device without end. A
-pipe that does end is welcome, for shells make one of `<(COMMAND)`.
+Such a name may lead to anything: a folder, a pipe to which nobody writes, an endless device. A pipe
+that ends is read, because shells make one of `<(COMMAND)`.
 """
 
 import errno

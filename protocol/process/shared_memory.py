@@ -1,7 +1,7 @@
-"""Memory of one process that another one of the same host and user can read, also after its death.
+"""Memory that another process of the same host and user can read, also after its owner's death.
 
-It has no name in any folder: whoever knows the process and the descriptor opens it under `/proc`.
-Sealed in its size, so that reading it never waits for a disk and never faults.
+It has no name in any folder: a reader opens it under `/proc` by process id and descriptor. Its size
+is sealed, so that reading it neither waits for a disk nor faults.
 """
 
 import fcntl

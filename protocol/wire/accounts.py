@@ -1,7 +1,7 @@
 """What each attempt at a task has cost a worker so far, in memory that outlives its process.
 
 The worker counts there while it computes. A gateway on the same host reads it when the worker is
-lost, so that also what was computed in its last step is paid for. The words are signed 64-bit
+lost, so that what its last step computed is charged, too. The words are signed 64-bit
 integers of the machine. The first row has the mark, the epoch, and the sums over all attempts; each
 other row has one attempt: connection + 1, task, attempt, and its counts.
 """
@@ -26,8 +26,8 @@ _MARK = 0x6C6C_6100_0000_0001
 class AccountTable:
     """The rows as their worker writes them; belongs to the engine's thread.
 
-    A row that was closed is taken again last of all: its attempt may have ended with a message that
-    the death of the process has kept from leaving.
+    A closed row is reused as late as possible: the message that ended its attempt may be lost with
+    the process.
     """
 
     def __init__(self, memory: memoryview | None = None, epoch: int = 0) -> None:
@@ -48,14 +48,14 @@ class AccountTable:
             return spare_row()
         index = self._free.popleft()
         row = self._words[index * _WIDTH : (index + 1) * _WIDTH]
-        row[0] = 0  # until the rest is written it is nobody's
+        row[0] = 0  # belongs to no attempt until the rest is written
         row[READ] = row[CACHED] = row[PREDICTED] = 0
         row[1], row[2], row[_INDEX] = key.id, key.attempt, index
         row[0] = key.connection + 1
         return row
 
     def close(self, row: memoryview) -> None:
-        """Let a row be used again, later; to be said once."""
+        """Let a row be used again later; call it once."""
         if index := row[_INDEX]:
             self._free.append(index)
 
@@ -79,7 +79,7 @@ class AttemptCost(NamedTuple):
 
 
 class ToldAccounts:
-    """A table as a gateway reads it: the memory of a worker that is alive, or was."""
+    """A table as a gateway reads it, in the memory of a worker that may be dead."""
 
     def __init__(self, memory: memoryview) -> None:
         """`memory` is read at each call."""

@@ -1,4 +1,4 @@
-"""What a worker's prefix cache holds, as gateways hear of it: blocks of prompts by their hashes."""
+"""Reports to gateways of what a worker's prefix cache holds: blocks of prompts, by hash."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from protocol.wire.messages import Message
 BLOCK_BYTES = 8
 """Length of a block's hash in a chain."""
 MAX_CHAIN_BLOCKS = 4096
-"""A megabyte of text; of a longer prompt only the beginning is known."""
+"""About a megabyte of text; of a longer prompt only the beginning is reported."""
 MAX_SAID_BLOCKS = 1024
-"""Blocks of one `Cached`, which its receiver takes in in a few milliseconds; it ignores more."""
+"""Maximum of blocks in one `Cached`, handled in a few milliseconds; a receiver ignores more."""
 MAX_HELD_BLOCKS = 65_536
-"""Blocks of which one worker speaks: 16 MB of text, four million tokens."""
+"""Maximum of blocks that one worker reports: 16 MB of text, four million tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Cached(Message):
     """Changes of what the worker's prefix cache holds, as runs of blocks (`Generate.chain`).
 
     A run is the hash of the block before it (zeros at the beginning of a prompt) and then those of
-    its own. Blocks are a set: saying one twice, or removing an unknown one, changes nothing.
+    its own. Blocks are a set: adding one twice, or removing an unknown one, changes nothing.
     """
 
     added: tuple[bytes, ...] = ()

@@ -30,11 +30,11 @@ _TAG_OF: dict[type, str] = {cls: tag for tag, cls in TAGS.items()}
 _FORM = "a message must be [tag, fields] or [tag, task, attempt, slot, fields]"
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""No honest frame comes near it; a larger one is refused before it is parsed."""
+"""Far above any frame of a correct peer; a larger one is refused before it is parsed."""
 FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message has a frame of its own."""
 _LARGE = 1024 * 1024
-"""Of larger frames the values are counted as they are read: a byte may become 70."""
+"""Values of larger frames are counted while they are read: a byte may become 70 in memory."""
 MOST_VALUES = 32 * 1024 * 1024
 """Values of one frame; a list or a map counts as many more (`_LIST_COST`)."""
 _LONGEST_LIST = 16 * 1024 * 1024
@@ -127,7 +127,7 @@ def decode(data: bytes) -> Frame:
 
 
 def _counting() -> dict[str, Any]:
-    """Return what lets msgpack stop at a frame that would fill the memory."""
+    """Return hooks and limits that stop msgpack at a frame that would fill the memory."""
     n_left = MOST_VALUES
 
     def count(value: Any) -> Any:
@@ -144,7 +144,7 @@ def _counting() -> dict[str, Any]:
 def _read_token(item: Any) -> Envelope | None:
     """Read one plain token, as nearly all items of a busy pool are; None for anything else.
 
-    It says what `_read_item` says of such an item, in half the time.
+    The result is that of `_read_item`, in half the time.
     """
     if type(item) is not tuple or len(item) != 5 or item[0] != _DELTA:
         return None
@@ -259,7 +259,7 @@ def _shape(cls: Any) -> _MessageShape:
 
 
 class FrameRefusal(NamedTuple):
-    """An item that stays behind, and what its task ends with."""
+    """An item that cannot be sent, and the error that its task ends with."""
 
     item: FrameItem
     error: TaskError
@@ -267,7 +267,7 @@ class FrameRefusal(NamedTuple):
 
 @dataclass(slots=True)
 class Packed:
-    """Frames in the order of their messages, and what is in none of them."""
+    """Frames in the order of their messages, and the messages that are in none of them."""
 
     frames: list[bytes] = field(default_factory=list)
     refused: list[FrameRefusal] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What the messages tell: models, counters, times, probabilities, slots. Plain values."""
+"""Values in messages: model cards, counters, times, probabilities, slots."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +23,10 @@ class ModelCard:
     name: str
     path: str
     fingerprint: str = ""
-    """Equal for workers of which one may go on with an answer that another one began: the same
-    weights, and the same options as far as they change the text."""
+    """Equal for workers that may continue each other's answers: same weights, and same options as
+    far as they change the text."""
     aliases: tuple[str, ...] = ()
-    """All its names, `name` included; none is `name` alone."""
+    """All its names, `name` included; empty means `name` alone."""
     tags: tuple[str, ...] = ()
     n_slots: int
     n_prefetch: int = 0
@@ -46,15 +46,15 @@ class ModelCard:
     description: str = ""
     chat_template: str = ""
     reasoning_format: str = "auto"
-    """What a chat takes that does not say."""
+    """Reasoning format of a chat that names none."""
     template_kwargs: dict[str, Any] | None = None
-    """Variables of the template that a chat has, unless it says otherwise."""
+    """Template variables of every chat; those of the request take precedence."""
     jinja: bool = True
-    """Otherwise the built-in form of the template is written: no tools, no reasoning."""
+    """False: the built-in form of the template is used, without tools and reasoning."""
     parses_chats: bool = True
-    """Otherwise a chat's answer is what the model writes, reasoning and calls of tools included."""
+    """False: a chat's answer is the raw text, with reasoning and tool calls in it."""
     prefill_assistant: bool = True
-    """An assistant's message at the end of a chat is gone on with, unless it says otherwise."""
+    """Continue an assistant's message at the end of a chat, unless the request says otherwise."""
     media_marker: str = ""
     """What stands in a prompt where an image or a sound belongs; empty if the model takes none."""
     has_vision: bool = False
@@ -64,15 +64,15 @@ class ModelCard:
     build: str = ""
     """`b<number>-<commit>` of llama.cpp; `system_fingerprint` in OpenAI's answers."""
     device: str = ""
-    """What computes it, in words: the CPU or the GPUs, as llama.cpp describes them."""
+    """The CPU or the GPUs that compute it, as llama.cpp describes them."""
     defaults: SamplingParams = SamplingParams()
-    """What a request field takes that the client leaves out."""
+    """Defaults for the fields that a request leaves out."""
     saves_slots: bool = False
     """It has a folder for saved slots."""
     n_lora: int = 0
     """LoRA adapters that it has loaded; their ids count from 0."""
     system_prompt: SystemPrompt = SystemPrompt()
-    """The one that it starts with."""
+    """The system prompt at the start of the worker."""
     can_generate: bool = True
     """False for encoders, which only make embeddings."""
     has_embeddings: bool = False
@@ -106,7 +106,7 @@ class Stats:
     n_tokens_max: int = 0
     n_kv_used: int = 0
     n_kv_busy: int = 0
-    """Of these, cells that running tasks hold; some that idle texts share count as well."""
+    """Of these, cells that running tasks hold, including some that idle texts share."""
     n_kv: int = 0
     decode_s: float = 0.0
     sample_s: float = 0.0
@@ -119,9 +119,9 @@ class Stats:
     n_restored: int = 0
     """Prompt tokens that were brought back from the host's memory."""
     n_preempted: int = 0
-    """Tasks that gave their cells up to others for a while."""
+    """Times that a task gave its cells to others for a while."""
     n_branches: int = 0
-    """Sequences that are kept beside the slots."""
+    """Cached sequences beside those of the slots."""
     n_host_bytes: int = 0
     """Size of the copies in the host's memory."""
     n_draft: int = 0
@@ -187,7 +187,7 @@ class SlotReport:
     is_processing: bool
     task_id: int = -1
     is_foreign: bool = False
-    """The task is another gateway's: its id says nothing to the one that asks."""
+    """The task belongs to another gateway, so its id means nothing to the asking one."""
     n_prompt: int = 0
     n_prompt_processed: int = 0
     n_cached: int = 0
@@ -202,5 +202,5 @@ class SlotReport:
     stopping_word: str = ""
     params: SamplingParams | None = None
     prompt: str | None = None
-    """The texts of the task, only where a worker is told to show them."""
+    """The prompt's text; None unless the worker is configured to show texts."""
     generated: str = ""

@@ -1,8 +1,9 @@
 """Declare a field once: type, default, limits, aliases, text. Everything else is read from that.
 
 `param` puts a `Spec` beside a dataclass field. `read` fills such a dataclass from a JSON body or a
-TOML table, naming the key the client sent in every complaint; `describe` gives the rows for
-documents and `--help`. Out of range is an error, but where llama-server clamps (`Spec.clamps`).
+TOML table, and names the key that the client sent in every error; `describe` gives the rows for
+documents and `--help`. A value out of range is an error, except where llama-server clamps it
+(`Spec.clamps`).
 """
 
 import difflib
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What is known about one field beside its name and type."""
+    """Properties of one field beside its name and type."""
 
     doc: str
     low: Bound = -math.inf
@@ -43,7 +44,7 @@ class Spec:
     read: Callable[[Any], Any] | None = None
     """Turns a structured value into the field's type; raises ValueError with the reason."""
     take: Callable[[Any], Any] | None = None
-    """The same for a request, where llama-server leaves out what it does not know."""
+    """The same for a request, where llama-server drops entries that it does not know."""
     low_is_default: bool = False
     """A number below `low` stands for the default."""
     max_chars: Bound | None = None
@@ -119,7 +120,7 @@ def read(
 ) -> T:
     """Return `defaults` with every declared field that `body` sets; unset and null keep it.
 
-    Unknown keys are not this function's business (see `refuse_unknown`). A wrong type or a value
+    Unknown keys are ignored (see `refuse_unknown`). A wrong type or a value
     out of range raises `InvalidRequest` with the key that was sent. With `bounds` it is a request
     and no configuration: what llama-server takes is taken as there, 8.9 for an integer as 8.
     """

@@ -1,8 +1,8 @@
-"""What a value of a request may be at most: numbers, texts, lists and objects with their bounds.
+"""Bounds of request values: numbers, texts, lists and objects.
 
-A shape refuses what is too large and nothing else: a wrong type is its reader's business, which
-knows what it should have been. A bound is a number, or the name of one that follows from the
-model's card or from `[gateway.limits]` (`Bounds`). Pure; the time is linear in the value's size.
+A shape refuses only what is too large. A wrong type is refused by the field's reader, which knows
+the expected one. A bound is a number, or the name of one that follows from the model's card or from
+`[gateway.limits]` (`Bounds`). Pure; the time is linear in the value's size.
 """
 
 import math
@@ -23,7 +23,7 @@ CONTEXT_TOKENS = "context_tokens"
 
 
 class Clamp(Enum):
-    """Which end of a range a number is brought to, as llama-server does, instead of refused."""
+    """Ends of a range to which a number is clamped instead of refused, as in llama-server."""
 
     NO = 0
     HIGH = 1
@@ -31,7 +31,7 @@ class Clamp(Enum):
 
 
 class Bounds:
-    """The numbers behind the names, for one model, and what a request has used of them."""
+    """The numbers behind the names, for one model, and how much a request has used of them."""
 
     __slots__ = ("_values", "n_chars", "n_media")
 
@@ -46,7 +46,7 @@ class Bounds:
         return self._values[bound] if isinstance(bound, str) else bound
 
     def anew(self) -> "Bounds":
-        """Return the same bounds for another prompt: nothing of them is used."""
+        """Return the same bounds for another prompt, with nothing used."""
         return Bounds(self._values)
 
     def count_chars(self, n: int, path: str) -> None:
@@ -101,7 +101,7 @@ class Flag(FieldShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number(FieldShape):
-    """A number between two others; one that clamps is brought there instead of refused."""
+    """A number within a range; `clamps` says where it is clamped instead of refused."""
 
     low: Bound
     high: Bound
@@ -139,7 +139,10 @@ class Token(FieldShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextShape(FieldShape):
-    """A text of so many characters; `counts` adds it to its prompt, `is_medium` to the images."""
+    """A text of at most `most` characters.
+
+    `counts` adds it to the length of the prompt, `is_medium` to the number of images.
+    """
 
     most: Bound
     counts: bool = False
@@ -161,7 +164,7 @@ class TextShape(FieldShape):
 
 @dataclass(frozen=True, slots=True)
 class Items(FieldShape):
-    """A list of so many items."""
+    """A list of at most `most` items."""
 
     item: FieldShape
     most: Bound
@@ -189,7 +192,7 @@ class Items(FieldShape):
 
 @dataclass(frozen=True, slots=True)
 class Free(FieldShape):
-    """Any JSON, so deep and with so many characters in its texts and names."""
+    """Any JSON, bounded in depth and in the characters of its texts and names."""
 
     depth: Bound
     most: Bound
@@ -210,7 +213,7 @@ class Free(FieldShape):
 
 @dataclass(frozen=True, slots=True)
 class Fields(FieldShape):
-    """An object with named fields; `others` is what fields of other names may be."""
+    """An object with named fields; `others` is the shape of fields with other names."""
 
     known: Mapping[str, FieldShape] = field(hash=False)
     others: FieldShape | None = None

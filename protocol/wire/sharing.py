@@ -1,6 +1,6 @@
 """How several gateways share one worker: credits, succession, settings that the worker keeps.
 
-The worker is the authority on its credits. A gateway begins with all of the card, as if it was
+The worker is the authority on its credits. A gateway begins with all of the card, as if it were
 alone, plus `granted` of `Ready` and `Heartbeat`, which the worker counts, less what it `Returned`,
 which the gateway counts. Each number has one owner and frames are neither lost nor overtaken, so
 both ends agree on what the gateway may have in the worker at once.
@@ -12,11 +12,11 @@ from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Message
 
 Version = tuple[int, str]
-"""Which setting is newer: a count, and between equals the id of the gateway that set it."""
+"""Orders settings by age: a count, then the id of the gateway that set it."""
 CONFIGURED: Version = (0, "")
-"""Version of what a worker starts with."""
+"""Version of the settings at a worker's start."""
 MOST_VERSIONS = 1 << 53
-"""Counts of versions stay below; a gateway has no more to do with a worker that tells others."""
+"""Counts of versions are below; a gateway disconnects a worker that reports others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class Recall(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned(Message):
-    """Answers `Recall`: so many credits are the worker's again."""
+    """Answers `Recall`: returns `n` credits to the worker."""
 
     n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand(Message):
-    """Say what waits for this worker's credits, where other gateways use the worker too."""
+    """Reports the tasks that wait for credits of a worker that several gateways share."""
 
     waiting: int
-    """Tasks that would go to the worker if there was a credit; 0 is none."""
+    """Tasks that would go to the worker if there were a credit."""
     oldest_s: float = 0.0
     """How long the first of them has waited, in seconds."""
 
@@ -48,7 +48,7 @@ class Demand(Message):
 class Successor(Message):
     """Another process takes the gateway's endpoint over: dial it once more.
 
-    The gateway that says so finishes what it has; its connection is not dialled anew.
+    The sender finishes what it has; if its connection is lost, it is not dialled again.
     """
 
 
@@ -59,7 +59,7 @@ class Stay(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsTold(Message):
-    """What clients have set in a worker: said when a gateway connects, and after each change."""
+    """Settings of clients in a worker; sent when a gateway connects, and after each change."""
 
     scales: tuple[tuple[int, float], ...] = ()
     scales_version: Version = CONFIGURED

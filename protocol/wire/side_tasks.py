@@ -12,9 +12,9 @@ class Render(ClientTask):
 
     chat: Chat
     media: tuple[bytes, ...] = ()
-    """What its markers stand for, to be counted with the rest."""
+    """Images or sounds for its markers; their tokens are counted, too."""
     media_fields: tuple[str, ...] = ()
-    """The fields of the client's request that hold them, for what is said against one."""
+    """The fields of the client's request that hold them, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +67,10 @@ class Reranked(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReasoning(TaskMessage):
-    """Let the reasoning of a running generation end now."""
+    """End the reasoning of a running generation now."""
 
     target: int
-    """Its id, without the attempt."""
+    """The generation's id, without the attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ReasoningEnded(Terminal):
     """Answers `EndReasoning`."""
 
     is_running: bool
-    """The generation was found; whether it was just thinking is its own business."""
+    """The generation was found; it need not have been reasoning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,9 @@ class SlotAction(ClientTask):
     action: str
     filename: str = ""
     owner: str = ""
-    """Whose folder the file is in, where API keys are kept apart; empty is common to all."""
+    """Owner of the file's folder, where each API key has its own; empty: all share one."""
     salt: str = ""
-    """Namespace of the cache: only what was read in it is saved or erased, and restored to it."""
+    """Namespace of the cache: only tokens read in it are saved or erased, and restored to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class SetSystemPrompt(TaskMessage):
 
     prompt: str
     anti_prompt: str = ""
-    """Ends the generations that begin so."""
+    """Stop string of the generations that begin so."""
     assistant_name: str = ""
     version: Version = CONFIGURED
 

@@ -296,7 +296,7 @@ def read_bias(text: str) -> tuple[tuple[int | str, float], ...]:
 
 
 class _FileError(ValueError):
-    """An argument names a file that cannot be used: not the command line is wrong."""
+    """The file that an argument names cannot be used; the command line itself is valid."""
 
 
 def read_file(text: str) -> str:

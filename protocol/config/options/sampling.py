@@ -1,4 +1,4 @@
-"""The options of generation: what a request takes that leaves a field out."""
+"""The options of generation: defaults for the fields that a request leaves out."""
 
 from protocol.config.options.option import (
     Option,

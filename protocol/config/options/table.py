@@ -1,4 +1,4 @@
-"""llama-server's options and environment names: the whole table, and how a configuration takes it.
+"""llama-server's options and environment names: the whole table, and how it sets a configuration.
 
 The command line, the reader of `LLAMA_ARG_*` and the documents are made from this table. It knows
 nothing of any command-line library. Names are those of llama.cpp's `common/arg.cpp`, with what
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 OPTIONS: tuple[Option, ...] = (
-    *PRESETS,  # first: what is said besides stands above them
+    *PRESETS,  # first, so that other options take precedence over them
     *GATEWAY_OPTIONS,
     *WORKER_OPTIONS,
     *SPECULATION_OPTIONS,

@@ -1,7 +1,7 @@
-"""Options that set nothing here: of other programs, of no effect any more, or refused at the start.
+"""Options that set nothing: those of other programs, those without effect, and refused ones.
 
-llama.cpp's programs once shared one set of options, so that unit files carry some of programs that
-the server never was. They pass with one warning; a row of `REFUSED` ends the start with its reason.
+llama.cpp's programs once shared one set of options, so unit files of servers carry options of other
+programs. These give one warning; a row of `REFUSED` ends the start with its reason.
 """
 
 from protocol.config.options.option import Unused, unused
@@ -89,7 +89,7 @@ _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
 
-IDLE: tuple[Unused, ...] = (
+WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("-cb --cont-batching", "is always on", harmless=("*",)),
     unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
     unused("--swa-full", "is always on", harmless=("*",)),
@@ -117,7 +117,7 @@ IDLE: tuple[Unused, ...] = (
     unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
     unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
 )
-"""Options of a server that change nothing: each that was given is warned about."""
+"""Options of a server that have no effect: each one that is given causes a warning."""
 
 _TOOLS = "is not there: this server runs no tools"
 
@@ -133,6 +133,6 @@ REFUSED: tuple[Unused, ...] = tuple(
         ("--ui-mcp-proxy --webui-mcp-proxy", _TOOLS, 0, ()),
     )
 )
-"""Options whose promise cannot be kept: the start ends and says why."""
+"""Options that ask for something unsupported: the start ends with the reason."""
 
-UNUSED = (*FOREIGN, *IDLE, *REFUSED, *SPECULATION_UNUSED)
+UNUSED = (*FOREIGN, *WITHOUT_EFFECT, *REFUSED, *SPECULATION_UNUSED)

@@ -1,4 +1,4 @@
-"""What a worker answers, message by message, up to the one that ends the task."""
+"""Messages with which a worker answers, up to the one that ends the task."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,16 +49,16 @@ class Progress(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRead(TaskMessage):
-    """What a prompt has cost so far; after each step that has read a part of it.
+    """What a prompt has cost so far; sent after each step that has read a part of it.
 
-    So that it is paid for if the worker dies; no client hears of it.
+    By it the gateway charges the prompt if the worker dies. Clients do not see it.
     """
 
     n_read: int
     """As in `Usage`."""
     n_cached: int = 0
     is_paused: bool = False
-    """All is read that `Begun.pauses` allows: the task waits for `Proceed`."""
+    """All tokens that `Begun.pauses` allows are read: the task waits for `Proceed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Delta(TaskMessage):
 
     text: str = ""
     reasoning: str = ""
-    """What a chat's parser took for reasoning, out of the same text."""
+    """Reasoning that a chat's parser took out of the same text."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
     tokens: tuple[int, ...] = ()
     """Every token of the answer is in one delta; the last delta before the end may have none."""
@@ -114,7 +114,7 @@ class Done(Terminal):
     biases: tuple[tuple[int, float], ...] = ()
     """The `logit_bias` that was applied: texts as their tokens, `ignore_eos` as its tokens."""
     stops: tuple[str, ...] = ()
-    """The stop strings that held: the request's, and those that the worker has for it."""
+    """The stop strings in effect: the request's, and those that the worker added."""
     backend_sampling: bool = False
     """The tokens after the first were chosen on the device of the model."""
     n_stop_tokens: int = 0

@@ -17,9 +17,9 @@ class Hello(Message):
     model: str
     """The alias under which the model will be served, known before it is loaded."""
     connection: int = 0
-    """The worker's number of this connection: it may have several to one address."""
+    """The worker's number of this connection; it may have several to one address."""
     accounts: int = -1
-    """Its descriptor of the memory where it counts (`protocol.wire.accounts`); -1 is none.
+    """Its descriptor of the memory with its counts (`protocol.wire.accounts`); -1 is none.
 
     A gateway on the same host reads it when the worker is lost.
     """
@@ -38,7 +38,7 @@ class Welcome(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Message):
-    """Answers `Hello` too: this worker is not wanted, and coming back would not change that."""
+    """Answers `Hello` with a rejection; connecting again would not help."""
 
     reason: str
 
@@ -58,7 +58,7 @@ class Ready(Message):
     granted: int = 0
     """As in `Heartbeat`."""
     is_held: bool = False
-    """It takes only tasks that name it, until it says `Admitted`: it is being tried."""
+    """It takes only tasks that name it, until it sends `Admitted`: it is on trial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,12 +96,12 @@ class Heartbeat(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping(Message):
-    """Carries nothing: sending it makes ZeroMQ tell whether the peer is still there."""
+    """Carries nothing: sending it makes ZeroMQ notice a peer that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain(Message):
-    """Finish what runs, then say `Bye` and exit with 0."""
+    """Finish what runs, then send `Bye` and exit with 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,4 +115,4 @@ class Bye(Message):
 
     reason: str
     is_failure: bool = False
-    """It cannot go on: a death in good order. Tasks that it never began are for others."""
+    """It cannot go on. Tasks that it has not begun go to other workers."""

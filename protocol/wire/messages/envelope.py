@@ -1,4 +1,4 @@
-"""What every message is: of the connection, or of one task and in an envelope."""
+"""Base classes of messages: those of the connection, and those of one task in an envelope."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,20 +16,20 @@ class TaskKey(NamedTuple):
 
 
 class Message:
-    """Base of what concerns the connection and no task; travels without an envelope."""
+    """Base of the messages of the connection; travels without an envelope."""
 
     __slots__ = ()
 
 
 class TaskMessage:
-    """Base of the payloads: what is said to or of one task. It does not know which one."""
+    """Base of the payloads, which concern one task. A payload does not know which one."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTask(TaskMessage):
-    """Base of what the request of a client asks for."""
+    """Base of the tasks that a client's request asks for."""
 
     request_id: str = ""
     """`X-Request-Id` of the request, for log lines; empty if no client asks."""

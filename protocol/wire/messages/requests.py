@@ -1,4 +1,4 @@
-"""What a gateway asks for: answers, and small things beside them."""
+"""Messages with which a gateway asks a worker for something."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +27,9 @@ class Chat:
     """`none` leaves reasoning in the text, `deepseek` and `auto` take it out."""
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    """The last message is the assistant's and is to be gone on with."""
+    """The last message is the assistant's and is continued."""
     repeats_final_message: bool = False
-    """A stream begins with what the last message says, if that is gone on with."""
+    """A stream begins with the text of the last message if that is continued."""
     continue_reasoning: bool | None = None
     """The message's reasoning is continued, not its text; unset: what the message ends with."""
 
@@ -61,16 +61,16 @@ class Generate(ClientTask):
     media_fields: tuple[str, ...] = ()
     """The fields of the client's request that hold them, for what is said against one."""
     salt: str = ""
-    """Namespace of the cache: a prompt is reused only by tasks of the same one."""
+    """Namespace of the cache: a prompt is reused only within its namespace."""
     chain: bytes = b""
-    """Hashes of the prompt's blocks, `BLOCK_BYTES` each, each of all before it too: the words
-    in which the worker says what it has cached (`Cached`). Empty: nothing is to be said."""
+    """Hashes of the prompt's blocks, `BLOCK_BYTES` each. Each covers all blocks before it, too. The
+    worker reports by them what it has cached (`Cached`). Empty: it reports nothing."""
     echo: bool = False
-    """The first delta tells the prompt's own tokens; with `n_probs` also how likely they were."""
+    """The first delta has the prompt's own tokens, with `n_probs` also their probabilities."""
     tells_prompt: bool = False
-    """`Done` tells the text that a chat became; that of a `prompt` is told in any case."""
+    """`Done` has the text to which a chat was rendered; that of a `prompt` it always has."""
     begun: Begun | None = None
-    """The answer goes on from here instead of beginning."""
+    """The beginning of an answer that is continued; None: a new answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
