@@ -301,7 +301,7 @@ class Engine:
         self._n_admitted += 1
         slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self._n_busy += 1
-        self.cache.promise(slot)
+        self.cache.report_prompt(slot)
         slot.active.account = self.counters.accounts.open(task.key)
         self.counters.reused(slot.active.account, n_cached)
         self._outbox.put(slot.started(n_known))
@@ -333,7 +333,7 @@ class Engine:
             if self._drafter is not None:
                 self._drafter.learn(slot.id, slot.tokens)
             self.cache.note(slot)
-            self.cache.settle(slot)
+            self.cache.report_read(slot)
         except Exception as error:
             self.counters.fault(key, error)
 

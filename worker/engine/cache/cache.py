@@ -6,8 +6,9 @@ tree for each namespace, so that a prompt finds its longest computed prefix, who
 Idle sequences stay until cells or sequence numbers are needed; the least recently used goes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
@@ -18,9 +19,9 @@ from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
 MIN_SHARED = 16
-"""Least tokens worth sharing. Source: fewer are read in the time that sharing takes."""
+"""Minimum number of tokens to share. Source: fewer are read in the time that sharing takes."""
 MIN_KEPT = 32
-"""Least unshared tokens of an idle sequence that becomes a branch: there are few branches."""
+"""Minimum number of unshared tokens of an idle sequence that becomes a branch: branches are few."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -151,7 +152,7 @@ class PrefixCache:
 
     def unindex(self, slot: Slot, n: int = 0) -> None:
         """Remove a slot's tokens from `n` on from the index, because they are about to change."""
-        self._say(slot, slot.chain.cut(n))
+        self.report(slot, slot.chain.cut(n))
         if (space := self._spaces.get(slot.id)) is None:
             return
         self._trees[space].cut(slot.id, n)
@@ -159,24 +160,23 @@ class PrefixCache:
             self._forget_space(slot.id)
 
     def empty(self, slot: Slot) -> int:
-        """Empty an idle slot on request; return how many tokens it had."""
-        return self._clear(slot)
+        """Empty an idle slot; return how many tokens it had."""
+        self._backend.remove(slot.id, 0)
+        self.unindex(slot)
+        return slot.forget()
 
-    def promise(self, slot: Slot) -> None:
-        """Say that a slot has its task's prompt: whoever comes now waits until it is read."""
+    def report_prompt(self, slot: Slot) -> None:
+        """Report the whole prompt of a slot's task: later tasks wait until it is read."""
         task = slot.active.task
         if task.params.cache_prompt:
-            self._say(slot, BlockChain(task.chain, len(task.prompt)))
+            self.report(slot, BlockChain(task.chain, len(task.prompt)))
 
-    def announce(self, slot: Slot, chain: BlockChain) -> None:
-        """Say that a slot holds a prompt which was read elsewhere: it was restored from a file."""
-        self._say(slot, chain)
+    def report_read(self, slot: Slot) -> None:
+        """Report only as much of a slot's prompt as was read; its task has ended."""
+        self.report(slot, slot.chain.cut(len(slot.tokens)))
 
-    def settle(self, slot: Slot) -> None:
-        """Say only what a slot has read of the prompt of its task, which has ended."""
-        self._say(slot, slot.chain.cut(len(slot.tokens)))
-
-    def _say(self, slot: Slot, chain: BlockChain) -> None:
+    def report(self, slot: Slot, chain: BlockChain) -> None:
+        """Report the blocks of the prompt that a slot holds."""
         if chain != slot.chain:
             slot.chain = chain
             self.held.put(slot.id, chain)
@@ -192,8 +192,8 @@ class PrefixCache:
             self._lose(slot)
             return
         self.note(slot)
-        # A task without `cache_prompt` leaves nothing, as in llama-server: the next task finds the
-        # same cells and rounds alike.
+        # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
+        # the same cells, so that sums are rounded alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
         own = min(self.own(slot.id), len(slot.tokens) - n)
@@ -232,7 +232,7 @@ class PrefixCache:
         is_there = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
         if not is_there:
             self.cut(slot, 0)
-        self.promise(slot)
+        self.report_prompt(slot)
         if not is_there:
             return 0
         slot.tokens += prompt[: entry.n]
@@ -251,17 +251,13 @@ class PrefixCache:
 
     def evict(self) -> bool:
         """Evict the least recently used idle sequence; return False if there is none."""
-        oldest = min(self.idle(), key=last_used, default=None)
-        if oldest is None:
-            return False
-        self.let_go(oldest)
-        return True
+        return self._evict_oldest(self.idle())
 
     def move_idle(self) -> None:
         """Move idle sequences to the host's memory, but for a few cells that only they hold.
 
-        Each row of a batch looks at all cells in use, whoever's they are: llama.cpp's pull request
-        20993 measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).
+        Each row of a batch reads all cells in use, of any sequence: llama.cpp's pull request 20993
+        measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).
         """
         if self._host is None or not self.is_on:
             return
@@ -292,10 +288,15 @@ class PrefixCache:
 
     def _free_number(self) -> bool:
         """Evict the least recently used branch to free its number."""
-        oldest = min(self._branches.values(), key=last_used, default=None)
+        return self._evict_oldest(self._branches.values())
+
+    def _evict_oldest(self, candidates: Iterable[Idle]) -> bool:
+        """Evict a sequence; a copy goes to the host's memory if that has room."""
+        oldest = min(candidates, key=attrgetter("last_used"), default=None)
         if oldest is None:
             return False
-        self.let_go(oldest)
+        self._lose(oldest)
+        self._remove(oldest)
         return True
 
     def idle(self) -> list[Idle]:
@@ -303,14 +304,9 @@ class PrefixCache:
         idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
         return [*self._branches.values(), *idle]
 
-    def let_go(self, old: Idle) -> None:
-        """Evict an idle sequence; a copy goes to the host's memory if that has room."""
-        self._lose(old)
-        self._remove(old)
-
     def _remove(self, old: Idle) -> None:
         if isinstance(old, Slot):
-            self._clear(old)
+            self.empty(old)
         else:
             self._drop(old)
 
@@ -321,11 +317,6 @@ class PrefixCache:
         del self._branches[branch.id]
         self.held.put(branch.id, BlockChain())
         self._free.append(branch.id)
-
-    def _clear(self, slot: Slot) -> int:
-        self._backend.remove(slot.id, 0)
-        self.unindex(slot)
-        return slot.forget()
 
     def _lose(self, old: Idle) -> None:
         """Count a sequence that leaves the context; the host's memory may take a copy."""
@@ -355,8 +346,3 @@ class PrefixCache:
         space = self._spaces.pop(seq)
         if not len(self._trees[space]):
             del self._trees[space]
-
-
-def last_used(one: Idle) -> int:
-    """Return the number of an idle sequence's last use; the lowest is evicted first."""
-    return one.last_used

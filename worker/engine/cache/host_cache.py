@@ -15,7 +15,7 @@ from worker.engine.cache.radix import RadixTree
 from worker.engine.cache.states import State
 
 MIN_TOKENS = 64
-"""Least tokens of a copy. Source: fewer are read in the time that copying takes."""
+"""Minimum number of tokens of a copy. Source: fewer are read in the time that copying takes."""
 MAX_CHAINS = 4
 """Prompts by which one copy is known: the same tokens may come as a chat, a text or tokens."""
 
@@ -75,7 +75,7 @@ class HostCache:
         if match.n == len(tokens):
             self._use(*match.keys)
             for key in match.keys:
-                self._know(key, chain)
+                self._add_chain(key, chain)
             return True
         state = copy()
         if not self._make_room(len(state)):
@@ -85,14 +85,14 @@ class HostCache:
         key = self._n_made
         self._copies[key] = _Copy(space, list(tokens), state, [], 0)
         self._use(key)
-        self._know(key, chain)
+        self._add_chain(key, chain)
         tree.extend(key, tokens)
         self.n_bytes += len(state)
         n_few = 1 if self._is_whole else MIN_TOKENS
         for other in match.keys & self._copies.keys():
             if tree.n_own(other) < n_few:
                 for known in self._drop(other):
-                    self._know(key, known.cut(match.n))
+                    self._add_chain(key, known.cut(match.n))
         return True
 
     def find(self, space: Hashable, prompt: Sequence[int], n_most: int) -> HostCacheHit | None:
@@ -105,7 +105,7 @@ class HostCache:
         n = min(match.n, n_most)
         if n == 0:
             return None
-        # Each will do; the shortest is copied fastest.
+        # All of them hold the prefix; the shortest is copied fastest.
         key = min(match.keys, key=lambda one: len(self._copies[one].tokens))
         self._use(key)
         copy = self._copies[key]
@@ -138,16 +138,16 @@ class HostCache:
             self._drop(oldest)
         return True
 
-    def _know(self, key: int, chain: BlockChain | None) -> None:
+    def _add_chain(self, key: int, chain: BlockChain | None) -> None:
         """Add a prompt by which a copy is known; the oldest is forgotten if there are too many."""
         if chain is None or not chain.blocks:
             return
         known = [one for one in self._copies[key].chains if not chain.begins_with(one)]
         if not any(one.begins_with(chain) for one in known):
             known.append(chain)
-        self._say(key, known[-MAX_CHAINS:])
+        self._set_chains(key, known[-MAX_CHAINS:])
 
-    def _say(self, key: int, chains: list[BlockChain]) -> None:
+    def _set_chains(self, key: int, chains: list[BlockChain]) -> None:
         gone = [BlockChain()] * (len(self._copies[key].chains) - len(chains))
         self._copies[key].chains = chains
         for number, chain in enumerate((*chains, *gone)):
@@ -161,7 +161,7 @@ class HostCache:
     def _drop(self, key: int) -> list[BlockChain]:
         """Drop a copy; return the prompts by which it was known."""
         chains = self._copies[key].chains
-        self._say(key, [])
+        self._set_chains(key, [])
         copy = self._copies.pop(key)
         self.n_bytes -= len(copy.state)
         tree = self._trees[copy.space]

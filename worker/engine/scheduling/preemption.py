@@ -58,7 +58,7 @@ class Preemption:
         if n_free >= len(slot.active.reading) + LEAST_CHUNK or _all_pause(self._slots):
             slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
-            self._cache.promise(slot)
+            self._cache.report_prompt(slot)
 
     def _halved(self, row: BatchRow) -> BatchRow:
         n = len(row.tokens)

@@ -271,7 +271,7 @@ class SideTasks:
         slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
-        self._engine.cache.announce(slot, saved.chain)
+        self._engine.cache.report(slot, saved.chain)
         return _acted(saved.n_tokens, saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------
