@@ -76,23 +76,23 @@ class Sampler(Protocol):
 
     @property
     def state(self) -> tuple[float, ...]:
-        """What must be known beside the tokens so far to go on from here; mostly nothing."""
+        """State that does not follow from the tokens so far; usually empty."""
 
     def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Take over from a sampler of the same parameters that chose these tokens.
 
-        `state` is what that one's was; raises `InvalidRequest` if it or a token cannot be.
+        `state` is the other one's. Raises `InvalidRequest` for an impossible state or token.
         """
 
     def end_reasoning(self) -> bool:
-        """Let the reasoning that is under way end now; false if there is none."""
+        """End the current reasoning now; return False if there is none."""
 
     def close(self) -> None:
         """Free it; the task is over."""
 
 
 class CacheFull(Exception):
-    """The batch found no cells; nothing was changed, so a smaller one may be tried."""
+    """The batch found no cells. Nothing was changed, so a smaller one may be tried."""
 
 
 class DecodeFailed(Exception):
@@ -170,17 +170,17 @@ class Embedder(Protocol):
     pooling: str
     """`none`, `mean`, `cls`, `last` or `rank`."""
     n_batch: int
-    """Most tokens of one `embed`; also the longest input, unless it can be split."""
+    """Maximum number of tokens of one `embed`, and of an input that cannot be split."""
     n_ctx: int
-    """Longest input in any case."""
+    """Maximum number of tokens of an input in any case."""
     n_seq: int
-    """Most inputs of one `embed`, numbered from 0."""
+    """Maximum number of inputs of one `embed`; they are numbered from 0."""
     can_split: bool
     """An input may come in several pieces."""
     adapters: Adapters
     """The model's, for the batches of this memory."""
     rank_template: str
-    """How the model wants `{query}` and `{document}` to be written; empty is the plain way."""
+    """The model's text around `{query}` and `{document}`; empty if it has none."""
 
     def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
         """Return for each last piece its vectors as float32; raises `DecodeFailed`.
@@ -205,11 +205,11 @@ class Backend(Protocol):
     card: ModelCard
     vocabulary: Vocabulary
     n_batch: int
-    """Most tokens of one `decode`."""
+    """Maximum number of tokens of one `decode`."""
     n_seq: int
-    """Sequences that there may be, numbered from 0; the first are the slots'."""
+    """Maximum number of sequences, numbered from 0; the first ones belong to the slots."""
     n_outputs: int
-    """Most tokens of one `decode` whose logits can be kept; at least one a sequence."""
+    """Maximum number of tokens of one `decode` with logits; at least one a sequence."""
     is_gpu: bool
     prefill_token_s: float
     """Time to read one prompt token in the warm-up, in seconds; 0 if unknown."""
@@ -227,8 +227,8 @@ class Backend(Protocol):
         """Build the sampler of a task; raises `TaskError` for invalid parameters.
 
         It tokenizes texts, reads grammars and looks at the end of the prompt. Any thread may call
-        it: who reads prompts does, so that the engine's thread need not (`Task.sampler`). With
-        triggers the grammar holds only from where one of these texts comes.
+        it; the threads that read prompts do, to spare the engine's thread (`EngineTask.sampler`).
+        With triggers the grammar applies only from the first of these texts on.
         """
 
     def seat(self, seq: int, sampler: Sampler) -> None:
@@ -283,7 +283,7 @@ class Backend(Protocol):
 
     @property
     def can_rewind(self) -> bool:
-        """Whether the last tokens of a sequence can be forgotten: not with recurrent memory."""
+        """Whether the last tokens of a sequence can be removed: not with recurrent memory."""
 
     @property
     def adapters(self) -> Adapters:

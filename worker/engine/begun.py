@@ -1,7 +1,7 @@
-"""Answers that another worker began: read its tokens again, and go on after the last of them.
+"""Continues answers that another worker began: reads their tokens, and goes on after the last one.
 
-The tokens are read like a prompt. Text, stop strings, limits and the sampler's state are those of a
-run without a break, because the same code takes the same tokens. Pure, but for the sampler.
+The tokens are read like a prompt. Text, stop strings, limits and the sampler's state are those of
+an unbroken run, because the same code takes the same tokens. Pure, except for the sampler.
 """
 
 import math
@@ -17,7 +17,7 @@ from worker.output.generation import TextGeneration
 
 
 def go_on(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> EngineTask:
-    """Let a task go on where another worker stopped; raises `InvalidRequest`.
+    """Return a task that continues where another worker stopped; raises `InvalidRequest`.
 
     An answer that has ended already has the `finish` of its generation set.
     """
@@ -39,7 +39,7 @@ def go_on(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> EngineTask:
 
 
 def check(begun: Begun, n_vocab: int) -> None:
-    """Refuse an answer that no worker can have begun; raises `InvalidRequest`."""
+    """Raise `InvalidRequest` for an answer that no worker can have begun."""
     _require("tokens", all(0 <= token < n_vocab for token in begun.tokens))
     _require("seed", begun.seed is None or 0 <= begun.seed <= UNSET_SEED)
     counts = {
@@ -56,7 +56,9 @@ def check(begun: Begun, n_vocab: int) -> None:
 
 def _require(name: str, is_valid: bool) -> None:
     if not is_valid:
-        raise InvalidRequest(f"begun.{name}: no worker can have said this", param=f"begun.{name}")
+        raise InvalidRequest(
+            f"begun.{name}: no worker can have reported this", param=f"begun.{name}"
+        )
 
 
 def open_sampler(backend: Backend, task: EngineTask) -> Sampler:

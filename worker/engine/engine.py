@@ -59,7 +59,7 @@ _BLOCKED_S = 0.02
 class Engine:
     """Owns the slots and the backend; `run` is what the thread does.
 
-    It counts what tasks cost in `accounts`, by default where nobody else can read it.
+    It counts the cost of tasks in `accounts`, by default in memory of this process alone.
     """
 
     def __init__(
@@ -155,8 +155,8 @@ class Engine:
     def turn(self) -> None:
         """Do one turn of the loop; wait for a command if there is nothing to compute.
 
-        The messages of a step leave when the next one computes, because the link's thread needs the
-        interpreter, which this thread holds until then.
+        The messages of a step leave while the next one computes, because the link's thread needs
+        the interpreter lock, which this thread holds until then.
         """
         self._take_commands()
         if self._jobs:
@@ -178,7 +178,7 @@ class Engine:
             self._step.pause()
             self._obey(self._commands.get())
         elif self.n_busy and not self.n_running:
-            with suppress(queue.Empty):  # what waits may need a slot whose task pauses
+            with suppress(queue.Empty):  # a waiting task may need a slot whose task pauses
                 self._obey(self._commands.get(timeout=_BLOCKED_S))
         while not self._commands.empty():
             self._obey(self._commands.get_nowait())
@@ -308,7 +308,7 @@ class Engine:
         self._results.progress(slot)
 
     def _finish_begun(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
-        """End a task of which another worker has generated all; nothing is read for it."""
+        """End a task whose answer another worker has completed; nothing is read for it."""
         slot.begin(run)
         run.reading = []
         run.go_on()
@@ -338,10 +338,10 @@ class Engine:
             self.counters.fault(key, error)
 
     def _end(self, reason: str) -> None:
-        """Fail the tasks that are left.
+        """Fail the remaining tasks.
 
-        A broken engine does not fail those that it never began: the gateway gives them to another
-        worker when it has lost this one.
+        A broken engine does not fail tasks that it has not begun: when the gateway has lost this
+        worker, it gives them to another one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
         unbegun = [task.key for task in self._waiting]

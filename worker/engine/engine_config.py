@@ -15,7 +15,7 @@ class EngineConfig:
     similarity: float = 0.1
     """A slot that holds more than this share of a prompt is chosen for it; 0 turns that off."""
     step_target_s: float = 0.2
-    """Longest step while no more tasks wait for their first token than stream, in seconds."""
+    """Maximum seconds of a step, unless more tasks wait for their first token than stream."""
     context_shift: bool = False
     spec_slots: int = 0
     """Speculate while at most this many slots decode."""
@@ -23,6 +23,6 @@ class EngineConfig:
     """Host memory for prompts that leave the context; below 0 there is no limit."""
     self_extend: SelfExtend | None = None
     shows_texts: bool = False
-    """Reports of slots hold what clients wrote."""
+    """Reports of slots contain clients' texts."""
     stall_s: float = 10.0
-    """No piece of work counts as stuck before this, in seconds."""
+    """Minimum time after which a piece of work counts as stuck, in seconds."""

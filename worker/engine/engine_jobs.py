@@ -1,4 +1,4 @@
-"""Jobs of the engine: work on the backend that is no generation, such as saving a slot."""
+"""Jobs of the engine: work on the backend other than generation, such as saving a slot."""
 
 import time
 from collections import deque

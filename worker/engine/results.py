@@ -23,7 +23,7 @@ from worker.engine.task import Emit, EngineTask, failed
 
 
 class Outbox:
-    """Messages of the engine's thread until they leave, in one call of `emit`."""
+    """Messages of the engine's thread until they are sent, in one call of `emit`."""
 
     def __init__(self, emit: Emit, held: HeldBlocks) -> None:
         self._emit = emit
@@ -39,9 +39,9 @@ class Outbox:
         self._messages += messages
 
     def flush(self) -> None:
-        """Let everything leave, after what has changed in the cache.
+        """Send all messages, after reports of changes in the cache.
 
-        A gateway that reads `Started` then knows by the worker what it has assumed until then.
+        So when a gateway reads `Started`, it has a report of the blocks that it assumed until then.
         """
         if changes := self._held.take():
             self._messages[:0] = changes
@@ -191,7 +191,7 @@ class SampleProcessor:
         return 0 < n_train <= len(task.prompt) + n_before and task.params.n_predict < 0
 
     def progress(self, slot: Slot) -> None:
-        """Tell how far a prompt is read, if the task asked for that."""
+        """Report how far a prompt is read, if the task asked for that."""
         run = slot.active
         if not run.task.params.return_progress or run.task.n_begun:
             return
@@ -206,7 +206,7 @@ class SampleProcessor:
         self._send(run, progress)
 
     def read(self, slot: Slot) -> None:
-        """Tell what the prompt has cost so far, by which the gateway charges the tenant."""
+        """Report the cost of the prompt so far, by which the gateway charges the tenant."""
         cost = slot.active.usage
         told = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
         self._send(slot.active, told)

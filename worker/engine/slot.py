@@ -26,7 +26,7 @@ CacheNamespace = tuple[Scales, str]
 
 
 class SlotState(Enum):
-    """What a slot is doing."""
+    """State of a slot."""
 
     IDLE = auto()
     PREFILL = auto()

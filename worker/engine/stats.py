@@ -59,7 +59,7 @@ class Counters(Stats):
     """The engine's own `Stats`; written by its thread only."""
 
     accounts: AccountTable = field(default_factory=AccountTable)
-    """What attempts have cost, each in a row of its own, and the sums again."""
+    """The cost of each attempt in a row of its own, and the sums over all attempts."""
 
     def read(self, account: memoryview, n: int) -> None:
         """Count tokens of a prompt that were computed for an attempt."""

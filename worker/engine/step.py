@@ -88,7 +88,7 @@ class Step:
     def _run(self) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
-        if is_reading:  # most steps only decode, and have nobody who is preempted or undecided
+        if is_reading:  # most steps only decode: no task is preempted or undecided
             self._preemption.resume()
             self._sharing.settle(self._slots)
         for slot in self._room.make():
@@ -195,7 +195,7 @@ class Step:
         for row in rows:
             self.results.fail(self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)))
 
-    # ---- what comes of it ---------------------------------------------------------------------
+    # ---- after the batch ----------------------------------------------------------------------
 
     def _sample_ahead(self, rows: Sequence[BatchRow]) -> None:
         """Let the backend choose tokens of several slots at the same time, where that is faster."""
@@ -225,7 +225,7 @@ class Step:
 
     def _account(self, rows: Sequence[BatchRow], elapsed_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]
-        if rows:  # copies and images before the batch say nothing of what a token takes
+        if rows:  # copies and images before the batch are not part of the time per token
             computing_s = self._last_end - self._decode_start
             self._budget.observe(len(rows) - len(prompts), sum(prompts), computing_s)
         counters, cache = self._counters, self._cache

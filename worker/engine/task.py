@@ -46,7 +46,7 @@ class EngineTask:
     media: Media = field(default_factory=dict)
     """Images and sounds in the prompt."""
     tells_tokens: bool = False
-    """Each token has a message of its own, even if the answer is not streamed."""
+    """Each token is sent in its own message, even if the answer is not streamed."""
     shown: frozenset[int] = frozenset()
     """Control tokens whose text is shown, because a parser needs it."""
     triggers: tuple[str, ...] = ()

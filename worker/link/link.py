@@ -101,7 +101,7 @@ class Link:
         self._outbound.send(self.tasks.attach(engine, reader, side, embeddings))
 
     def detach(self) -> None:
-        """Let go of the engine, which is idle: it falls asleep. Tasks wait until it is back."""
+        """Detach the idle engine, because the worker falls asleep. Tasks wait for the next one."""
         assert self._engine is not None
         beat = self._engine.heartbeat()
         # The figures stay what they were before, as llama-server's do.
@@ -116,7 +116,7 @@ class Link:
         return self.tasks.n_pending > 0
 
     def give_up(self, error: TaskError) -> None:
-        """End the tasks that wait for the model: it will not come."""
+        """Fail the tasks that wait for the model, because it cannot be loaded."""
         self._outbound.send(self.tasks.give_up(error))
 
     def drain(self) -> None:
@@ -127,7 +127,7 @@ class Link:
 
     @property
     def is_held(self) -> bool:
-        """The worker is being tried: gateways give it only tasks that name it."""
+        """The worker is on trial: gateways give it only tasks that name it."""
         return self._sessions.is_held
 
     @is_held.setter
@@ -135,7 +135,7 @@ class Link:
         self._sessions.is_held = is_held
 
     def admit(self) -> None:
-        """Take all tasks from now on: the worker was held, and has been found good."""
+        """Take all tasks from now on: the worker was held, and has passed its trial."""
         if self.is_held:
             self.is_held = False
             self._sessions.send([m.Admitted()])
@@ -199,7 +199,7 @@ class Link:
         self._slowest_s = 0.0
 
     def welcomed(self) -> None:
-        """Tell a gateway that has just come what the worker has."""
+        """Report to a new gateway what the worker has."""
         self._next_beat = 0.0
         if self._engine is not None:  # this gateway does not know what the cache holds
             self._engine.submit(Announce())

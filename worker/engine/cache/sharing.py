@@ -17,7 +17,7 @@ from worker.engine.media import whole_pieces
 from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_RESTORED = 32
-"""Least tokens that a copy in the host's memory must have beyond the prefix in the context."""
+"""Minimum number of tokens that a copy in host memory has beyond the prefix in the context."""
 
 
 class Promise(NamedTuple):

@@ -1,8 +1,8 @@
 """A deterministic backend without a model: the same seam, no weights, faults on demand.
 
 Tokens are bytes. The text that follows a prompt is a pure function of the sequence's tokens, so
-that streams that were mixed up would show. It keeps the books that llama.cpp keeps (positions
-must follow each other, rows need room) and fails in the same ways. Markers in a prompt ask for
+that mixed-up streams would show. It checks what llama.cpp checks (positions must follow each other,
+rows need room) and fails in the same ways. Markers in a prompt ask for
 faults: `[[eos N]]` ends the text after N tokens, `[[say TEXT]]` repeats TEXT, `[[die]]` kills the
 process at the first token, `[[hang]]` never returns from decode, `[[fail]]` lets decode fail.
 """
@@ -59,7 +59,7 @@ class FakeSampler:
         self.state: tuple[float, ...] = ()
         self.was_ended = False
         self.has_pending = False
-        """Whether a token was chosen that is still to be decoded: by itself, it is no prompt."""
+        """Whether a chosen token is not decoded yet; it does not count as a prompt token."""
         self.is_open = True
         FakeSampler.open_count += 1
 
@@ -80,7 +80,7 @@ class FakeSampler:
             self.state = (float(zlib.crc32(bytes([known % 251, token % N_BYTES]))),)
 
     def end_reasoning(self) -> bool:
-        """Remember that it was asked; a text has reasoning if its task may be controlled."""
+        """Remember the call; a text counts as reasoning if its task has `reasoning_control`."""
         self.was_ended = self.params.reasoning_control
         return self.was_ended
 
@@ -181,7 +181,7 @@ class FakeBackend:
         return FakeSampler(params)
 
     def seat(self, seq: int, sampler: Sampler) -> None:
-        """Pretend that the device could choose whatever needs no grammar."""
+        """Pretend that the device can choose the tokens of tasks without a grammar."""
         assert isinstance(sampler, FakeSampler)
         sampler.seq = seq
         self._seated[seq] = sampler
@@ -220,7 +220,7 @@ class FakeBackend:
         return len({id(cell) for cells in self._cells.values() for cell in cells})
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
-        """Nothing is sooner."""
+        """Do nothing: sampling ahead would not be faster."""
 
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose the next byte from the sequence alone (and the seed, unless greedy)."""
@@ -261,7 +261,7 @@ class FakeBackend:
         return tokens, pieces
 
     def open_pieces(self, saved: Sequence[bytes]) -> Sequence[MediaPiece]:
-        """Take anything for a piece but what begins with a question mark."""
+        """Accept any bytes as a piece, unless they begin with a question mark."""
         if any(data.startswith(b"?") for data in saved):
             raise ValueError("no piece")
         return [MediaPiece(3, data.hex(), n_rows=4, saved=data) for data in saved]
@@ -302,7 +302,7 @@ class FakeBackend:
 
     @property
     def can_group(self) -> bool:
-        """Plain lists have no positions to speak of."""
+        """Plain lists have no positions that could conflict."""
         return True
 
     @property

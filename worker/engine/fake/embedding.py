@@ -1,7 +1,7 @@
-"""Deterministic vectors without a model: hashes of the tokens, with llama.cpp's books and faults.
+"""Deterministic vectors without a model: hashes of the tokens, with llama.cpp's checks and faults.
 
-The vectors of an input are a pure function of its tokens, so that inputs that were mixed up would
-show. `[[fail]]` in an input lets the whole batch fail.
+The vectors of an input are a pure function of its tokens, so that mixed-up inputs would show.
+`[[fail]]` in an input lets the whole batch fail.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Faults of a process, ordered from outside: for tests of what becomes of its tasks.
+"""Faults of a process on demand, for tests of what happens to its tasks.
 
 `LLAMAPOOL_FAKE_FAULTS` names a folder. Before each batch a worker looks there for a file of its
 name, removes it, and does what it says. A file NAME.loading is obeyed at each load, and stays.

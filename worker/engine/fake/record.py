@@ -1,7 +1,7 @@
-"""What a fake engine has computed, in a file that outlives its process, even if that is killed.
+"""Counts of what a fake engine has computed, in a file that survives when its process is killed.
 
 `LLAMAPOOL_FAKE_RECORD` names a folder; each process keeps two counts in a mapped file there. They
-are counted apart from the engine's own counters, as a truth to compare these with.
+do not depend on the engine's own counters, so that tests can check those against them.
 """
 
 import mmap

@@ -6,8 +6,8 @@ FIRST_CHUNK = 64
 """Prompt tokens of a step before any speed is known. Source: four times `LEAST_CHUNK`, so that the
 first measurement is not of a tiny batch."""
 LEAST_CHUNK = 16
-"""Least prompt tokens of a step. Source: smaller batches use a device so badly that a prompt would
-take longer in all."""
+"""Minimum number of prompt tokens of a step. Source: smaller batches use a device so badly that a
+prompt would take longer in total."""
 WEIGHT = 0.3
 """Share of a new measurement in a moving average, without unit. Source: a change of speed is known
 to 97 % after ten steps, and one slow step does not halve the next chunk."""

@@ -21,9 +21,9 @@ class DraftRequest(NamedTuple):
     """All tokens so far, with the chosen one that is not computed yet."""
     n_max: int
     n_min: int | None = None
-    """Least tokens of a draft; None is the drafter's own limit."""
+    """Minimum number of tokens of a draft; None is the drafter's own limit."""
     p_min: float | None = None
-    """Least probability of a token that a draft model proposes; None is its own limit."""
+    """Minimum probability of a token from a draft model; None is the model's own limit."""
     kinds: tuple[str, ...] = ()
     """Kinds of drafters that may propose; empty is all."""
 
@@ -36,7 +36,7 @@ class Drafter(Protocol):
     """Proposes the next tokens; used by the engine's thread only."""
 
     n_max: int
-    """Most tokens of one draft."""
+    """Maximum number of tokens of one draft."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request, of at most its `n_max` tokens, or an empty one."""
@@ -91,7 +91,7 @@ class Speculator:
         self._n_slots = n_slots
         """Draft while at most this many slots decode: more rows pay only in small batches."""
         self._n_rows = n_rows
-        """Most drafted tokens of one step."""
+        """Maximum number of drafted tokens of one step."""
 
     def rows(self, slots: Sequence[Slot], n_free: int) -> list[BatchRow]:
         """Return one row for each decoding slot; the batch takes `n_free` tokens beside these."""
@@ -102,7 +102,7 @@ class Speculator:
         return [self._row(slot, drafts.get(slot.id, [])) for slot in slots]
 
     def most(self, n_slots: int) -> int:
-        """Return the most drafted tokens of a step in which `n_slots` decode."""
+        """Return the maximum number of drafted tokens of a step in which `n_slots` decode."""
         is_on = self._drafter is not None and 0 < n_slots <= self._n_slots
         return self._n_rows if is_on else 0
 

@@ -12,7 +12,7 @@ from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
 MAX_ENTRIES = 2_000_000
-"""Most n-grams of the dynamic cache, which lies in memory as a whole; then it takes no new one."""
+"""Maximum number of n-grams in the dynamic cache, all of which are in memory."""
 
 Ngram = tuple[int, ...]
 Followers = dict[int, int]

@@ -1,4 +1,4 @@
-"""The gateways of a worker: connections, keys, credits, what they say, and how they come and go.
+"""The gateways of a worker: connections, keys, credits, messages, and succession.
 
 Imported by `worker.link.link` and `worker.process`.
 """

@@ -2,7 +2,7 @@
 
 Each connection has an identity and a frame count of its own. When the socket monitor reports that
 the peer is gone, or when a frame is missing, the connection is closed and a new one is opened.
-Everything in flight on the old one is lost, never a part of it.
+Everything in flight on the old one is lost as a whole.
 """
 
 import logging
@@ -124,12 +124,12 @@ class GatewayConnection:
         ended: dict[TaskKey, Envelope] = {}
         goes_on: set[TaskKey] = set()
         for item, error in refused:
-            said = item.payload if isinstance(item, Envelope) else item
+            message = item.payload if isinstance(item, Envelope) else item
             logger.error(
                 "message not sent",
                 extra={
                     "url": self.endpoint,
-                    "kind": type(said).__name__,
+                    "kind": type(message).__name__,
                     "task": item.task.id if isinstance(item, Envelope) else None,
                     "cause": error.message,
                     "action": "its task fails" if isinstance(item, Envelope) else None,
@@ -137,7 +137,7 @@ class GatewayConnection:
             )
             if isinstance(item, Envelope):
                 ended[item.task] = failed(item.task, error)
-                if not isinstance(said, Terminal):
+                if not isinstance(message, Terminal):
                     goes_on.add(item.task)
         self.send(list(ended.values()))
         self._failed |= goes_on

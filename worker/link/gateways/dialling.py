@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 8.0
 _JITTER = 0.25
-"""Share by which a wait differs at random, so that a fleet does not come back in one instant."""
+"""Random share by which a wait differs, so that the workers of a fleet do not dial all at once."""
 _LONGEST_LOCAL_WAIT_S = 1.0
 _CONNECT_MS = 3000
 _UNACKNOWLEDGED_MS = 4000
-"""How long a TCP peer may acknowledge nothing. A large message on a slow line is acknowledged."""
+"""Maximum time without an acknowledgement of a TCP peer. A slow peer still acknowledges."""
 _LARGE_MESSAGE_MS = 30_000
-"""How long a message may take to arrive whole: a heartbeat cannot overtake it."""
+"""Maximum time for a message to arrive whole, because a heartbeat cannot overtake it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Dialling:
         return wait_s * (1 - _JITTER + 2 * _JITTER * self.chance())
 
     def welcomed(self) -> None:
-        """Note that the gateway has answered: this key is right, and waits begin anew."""
+        """Note that the gateway has answered: the key is right, and the waits are short again."""
         self.n_failed = 0
 
     def _set(
@@ -96,7 +96,7 @@ class Dialling:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
 
     def _read_keys(self) -> None:
-        """Read the key files; what cannot be read stays as it was, if there was anything."""
+        """Read the key files; if one is unreadable, keep all keys that were read before, if any."""
         assert self.files is not None  # `dialling` has checked it
         file = self.files.secret
         try:

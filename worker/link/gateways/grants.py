@@ -36,7 +36,7 @@ _MOST_LIGHT = 4096
 
 @dataclass(slots=True)
 class Share:
-    """What one gateway has of the credits."""
+    """The credits of one gateway."""
 
     granted: int
     """Net number of credits given to it since it came, beyond all of the worker's."""
@@ -50,7 +50,7 @@ class Share:
     since: float = math.inf
     """When the oldest of its waiting tasks came."""
     n_recalled: int = 0
-    """Credits that it was asked for and has not answered about."""
+    """Credits that it was asked to return and has not answered about."""
     recalled_at: float = 0.0
     given_at: float = -math.inf
     """When it got a credit last."""
@@ -98,7 +98,7 @@ class Grants:
         return len(self._shares) > 1
 
     def granted(self, number: int) -> int:
-        """Return what a gateway is told: its credits beyond all, or short of all."""
+        """Return the credits given to a gateway less those taken from it (`Heartbeat.granted`)."""
         return self._shares[number].granted
 
     def limit(self, number: int) -> int:
@@ -252,7 +252,7 @@ class Grants:
         if share.n_lacking or share.n_recalled:
             return 0
         if share.n_waiting and now - share.given_at < _USE_S:
-            return 0  # it is about to use them; later it cannot, whatever waits there
+            return 0  # it is about to use them; after `_USE_S` it evidently cannot
         if share.is_retired or any(one.n_lacking for one in self._shares.values()):
             return share.n_idle
         return min(share.n_idle, max(0, share.limit - self._level()))

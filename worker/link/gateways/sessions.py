@@ -1,7 +1,7 @@
 """The gateways of a worker: a connection to each, its share of the credits, what it knows.
 
 Belongs to the link's thread. A session outlives its connection: a gateway that goes away is dialled
-anew, unless it has said that a successor takes over. The number of a session is part of the key of
+anew, unless it has announced a successor. The number of a session is part of the key of
 every task that comes over it.
 """
 
@@ -73,7 +73,7 @@ class Sessions:
         self.settings = WorkerSettings()
         self._card: ModelCard | None = None
         self.is_held = False
-        """The worker is being tried: gateways give it only tasks that name it."""
+        """The worker is on trial: gateways give it only tasks that name it."""
         self._heartbeat = heartbeat
         self._all = [GatewaySession(one) for one in connections]
         self._wakes = wakes

@@ -13,15 +13,15 @@ from worker.prompt.prompt import Prepared, PromptReader
 Outcome = m.Terminal | Prepared | MediaInput | Exception
 
 _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
-"""Time to prepare tasks, and more of it for each MiB of their texts and media."""
+"""Time limit of a job, what each MiB of texts and media adds to it, and its maximum."""
 _LARGE = 64 * 1024
-"""From this size on a task may take long to prepare."""
+"""Size in bytes from which a job counts as large."""
 _TOKEN_BYTES = 64
 """Size of a token of a begun answer: replaying it takes as long as reading this much text."""
 
 
 def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
-    """Return the job that prepares tasks; its outcome maps their keys to what became of each."""
+    """Return the job that prepares tasks; its outcome maps their keys to the result of each."""
     first = envelopes[0]
     size = sum(_size(envelope.payload) for envelope in envelopes)
     return PreparationJob(
@@ -47,7 +47,7 @@ def _outcomes(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> dict[m.T
 
 
 def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
-    """Tell whether two generations read the same."""
+    """Return whether two generations have the same prompt."""
     return (
         isinstance(one, m.Generate)
         and one.prompt == other.prompt
@@ -58,7 +58,7 @@ def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
 
 
 def _size(message: m.TaskMessage) -> int:
-    """Estimate what a task has to be read, in bytes, from the outermost values alone."""
+    """Estimate the size of a task's input in bytes, from the outermost values alone."""
     match message:
         case m.Generate(prompt=prompt, chat=chat, media=media, begun=begun):
             n_begun = len(begun.tokens) * _TOKEN_BYTES if begun is not None else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from worker.engine.media import Media, MediaPiece, placeholders
 
 NOT_A_STATE = "No available space in KV cache or invalid slot save file"
-"""llama-server's words for a file that is missing, broken or of another shape."""
+"""llama-server's message about a file that is missing, broken or does not fit."""
 INVALID_TOKENS = "Invalid tokens in slot save file"
 _NO_PIECE = "Cannot load media chunk from server tokens state"
 _NULL, _VERSION = -1, 1

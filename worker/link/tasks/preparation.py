@@ -28,7 +28,7 @@ N_THREADS = 2
 
 
 class Overrun(BaseException):
-    """Raised inside a job that has reached its time limit; no code of a template can catch it."""
+    """Raised inside a job at its time limit; code of a template cannot catch it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,12 +36,12 @@ class PreparationJob:
     """One piece of work for a thread."""
 
     label: str
-    """What it is for, with the task's id: for the log."""
+    """Name for the log, with the task's id."""
     work: Callable[[], object]
     limit_s: float
     is_large: bool = False
     is_alone: bool = False
-    """All before it must have ended, and nothing begins until it has."""
+    """It runs alone: after all earlier jobs have ended, and before any later one begins."""
     connection: int = 0
     """The gateway that it comes from: gateways take turns."""
     keys: Sequence[TaskKey] = ()
@@ -136,7 +136,7 @@ class Preparation:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
 
     def __bool__(self) -> bool:
-        """Tell whether a thread may still use the model, or is about to."""
+        """Whether a thread may use the model now or soon."""
         return bool(self._waiting or self._running or self._given_up)
 
     def __repr__(self) -> str:
@@ -149,13 +149,13 @@ class Preparation:
         self._hand_out()
 
     def discard(self, job: PreparationJob) -> None:
-        """Forget a job that has not begun; one that has runs to its end or its time limit."""
+        """Drop a job that has not begun; a running one goes on to its end or its time limit."""
         if job in self._waiting.get(job.connection, ()):
             self._remove(job)
             self._hand_out()
 
     def drop(self, connection: int) -> None:
-        """Forget what a gateway wanted and has not begun."""
+        """Drop the jobs of a gateway that have not begun."""
         if self._waiting.pop(connection, None):
             self._hand_out()
 

@@ -1,8 +1,8 @@
-"""Tasks on the side: saving, restoring and erasing slots, and the adapters' standing scales.
+"""Tasks beside generation: saving, restoring and erasing slots, and setting the adapters' scales.
 
-The link hands them in; what touches a slot or the backend is done by the engine between two steps
-(`EngineJob`), once the slot is idle. Files are written and read on a thread of their own: states of
-long contexts are gigabytes, and neither heartbeats nor decoding may wait for a disk.
+Work on a slot or the backend is done by the engine between two steps (`EngineJob`), once the slot
+is idle. Files are written and read on a separate thread: states of long contexts are gigabytes, and
+neither heartbeats nor decoding may wait for a disk.
 """
 
 import logging
@@ -31,7 +31,7 @@ from worker.link.tasks.slot_files import Saved
 logger = logging.getLogger(__name__)
 
 _COPIES = 3
-"""Of a state that is restored: the file, without its streams, and as llama.cpp takes it."""
+"""Copies in memory of a state that is restored: as in the file, without streams, for llama.cpp."""
 
 Work = Callable[[], Terminal | None]
 
@@ -65,9 +65,9 @@ class SideTasks:
         self._pending: set[TaskKey] = set()
         """Actions that have not ended; each may hold the state of a slot."""
         self._due: deque[_SlotFileTask] = deque()
-        """Slots that are to be copied when the one that is being written is on the disk."""
+        """Saves that wait until the current one is on the disk."""
         self._is_writing = False
-        """A copy is held for the file thread; the engine thread's alone."""
+        """The file thread holds a copy. Used by the engine's thread only."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
         states = backend.states
         self._stamp = slot_files.Stamp(
@@ -160,7 +160,7 @@ class SideTasks:
     # ---- saving -------------------------------------------------------------------------------
 
     def _copy(self, task: _SlotFileTask) -> None:
-        """Take the memory of an idle slot; the file thread goes on with it."""
+        """Copy the memory of an idle slot; the file thread writes it."""
         if self._is_writing:
             self._due.append(task)
             return
@@ -178,7 +178,7 @@ class SideTasks:
         self._files.submit(self._write, task, saved, start)
 
     def _own_slot(self, action: SlotAction, slot_id: int) -> Slot:
-        """Return the slot of an action, unless it holds the prompt of somebody else."""
+        """Return an action's slot; raises `InvalidRequest` if it holds another owner's prompt."""
         slot = self._engine.slots[slot_id]
         if slot.tokens and slot.salt != action.salt:
             what = f"slot {slot_id} holds a prompt of another API key or cache_salt"
@@ -224,7 +224,7 @@ class SideTasks:
         self._written(task.key, lambda: _acted(saved.n_tokens, size, start))
 
     def _check_quota(self, task: _SlotFileTask, saved: Saved) -> None:
-        """Refuse a file beyond what its owner may have; make the owner's folder."""
+        """Make the owner's folder; raises `InvalidRequest` if the file exceeds the quota."""
         if not task.action.owner:
             return
         folder = task.path.parent
@@ -258,7 +258,7 @@ class SideTasks:
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
 
     def _put(self, slot_id: int, saved: Saved | Unfit, read_s: float) -> SlotActed:
-        """Replace what an idle slot holds; it is empty if that fails."""
+        """Replace the content of an idle slot; it is empty if that fails."""
         start = time.perf_counter() - read_s
         slot = self._engine.slots[slot_id]
         self._engine.cache.empty(slot)

@@ -1,4 +1,4 @@
-"""A saved slot on disk: llama-server's own file, and beside it a note of what it fits.
+"""A saved slot on disk: llama-server's own file, and beside it a note about where it fits.
 
 The file is the one that llama-server writes, to the byte: `llama_state_seq_save_file` of its packed
 tokens. The note (JSON) holds what llama.cpp does not check: which model, which build, which
@@ -45,16 +45,16 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """What must be the same when a state is restored as when it was saved."""
+    """Facts that must be the same when a state is saved and when it is restored."""
 
     version: int
     """llama.cpp's number of the format."""
     facts: Mapping[str, str]
     """Model, build, cache types, adapters: by name, so that a refusal can say which differs."""
     projector: str = ""
-    """What reads images and sounds; empty without, and of no matter for a prompt of text alone."""
+    """Fingerprint of the multimodal projector; compared only for prompts with media."""
     n_streams: int = 0
-    """Streams of the cache that llama-server has with the same options; 0: none are to be seen."""
+    """Streams of the cache that llama-server has with the same options; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _sync_folder(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a slot can take."""
+    """Limits of a slot."""
 
     n_ctx: int
     n_vocab: int
@@ -168,7 +168,7 @@ class Limits:
 
 
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
-    """Read and judge a file for a namespace of the cache; raises `Unfit`."""
+    """Read and check a file for a namespace of the cache; raises `Unfit`."""
     try:
         data = _contents(path, limits.n_bytes)
     except OSError as error:
@@ -265,7 +265,7 @@ def _hidden(salt: str) -> str:
 
 
 def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
-    """Return what must be the same, by name."""
+    """Return the facts to compare, by name."""
     return {**stamp.facts, "projector": stamp.projector} if has_media else dict(stamp.facts)
 
 

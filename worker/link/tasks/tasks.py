@@ -53,10 +53,10 @@ class Tasks:
         self.running = RunningTasks(self._parser_failed)
         """Tasks that the engine has been given and has not ended."""
         self._inspections: set[TaskKey] = set()
-        """Those of them that only ask for the state of the slots."""
+        """Those of them that ask for the state of the slots."""
         self.request_ids = RequestIds()
         self.n_taken = 0
-        """Tasks that ever came and use the model."""
+        """Number of all tasks so far that use the model."""
         self.n_faults = 0
         """Tasks that ended by an exception which no task should cause."""
 

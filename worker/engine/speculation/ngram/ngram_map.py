@@ -13,7 +13,7 @@ from worker.engine.cache.prefix import common_prefix
 from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 MAX_VALUES = 4
-"""Most different continuations that are counted for one key."""
+"""Maximum number of different continuations that are counted for one key."""
 
 Key = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
 MOST_USED = 0.25
-"""Largest share of used places; a fuller table is emptied, for too many n-grams collide in it."""
+"""Maximum share of used places; a fuller table is emptied, because too many n-grams collide."""
 _EMPTY = -1
 
 
