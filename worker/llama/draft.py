@@ -30,7 +30,7 @@ MAX_VOCAB_DIFFERENCE = 128
 FIRST_COMPARED = 5
 """Tokens before this one are control tokens, whose texts may differ."""
 CATCH_UP = 128
-"""Most prompt tokens read in one step, so that a long prompt does not delay other streams."""
+"""Maximum of prompt tokens read in a step, so that a long prompt does not delay streams."""
 
 
 class DraftModel(Drafter):
@@ -50,7 +50,7 @@ class DraftModel(Drafter):
         self._n_min = config.n_draft_min
         self._n_target = target.n_tokens
         self.n_max = config.n_draft
-        self._books: dict[int, list[int]] = {}
+        self._cached: dict[int, list[int]] = {}
         """Tokens in the cache of each sequence."""
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
@@ -88,11 +88,11 @@ class DraftModel(Drafter):
         for request in requests:
             if len(request.tokens) + request.n_max > self._loaded.n_ctx_slot:
                 continue
-            book = self._books.setdefault(request.slot, [])
-            start = min(common_prefix(book, request.tokens), len(request.tokens) - 1)
-            if start < len(book):
+            cached = self._cached.setdefault(request.slot, [])
+            start = min(common_prefix(cached, request.tokens), len(request.tokens) - 1)
+            if start < len(cached):
                 lib.llama_memory_seq_rm(self._memory, request.slot, start, -1)
-                del book[start:]
+                del cached[start:]
             n = min(len(request.tokens) - start, budget + 1)
             budget -= n - 1
             is_all = start + n == len(request.tokens)
@@ -104,14 +104,14 @@ class DraftModel(Drafter):
         code = int(lib.llama_decode(self._loaded.context, self._batch.raw))
         if code == 0:
             for row in rows:
-                self._books[row.seq] += row.tokens
+                self._cached[row.seq] += row.tokens
             return True
         logger.warning(
             "draft model failed",
             extra={"code": code, "action": "its cache is emptied and computed again"},
         )
         lib.llama_memory_clear(self._memory, True)
-        self._books.clear()
+        self._cached.clear()
         return False
 
     def _likeliest(self, row: int, p_min: float) -> int:
@@ -161,8 +161,8 @@ def _of_draft(config: WorkerConfig, n_ctx_slot: int) -> WorkerConfig:
         prio_batch=config.prio_batch_draft,
         poll=config.poll_draft if config.poll_draft >= 0 else config.poll,
         poll_batch=config.poll_batch_draft if config.poll_batch_draft >= 0 else config.poll_batch,
-        cpu_strict=_said(config.cpu_strict_draft, config.cpu_strict),
-        cpu_strict_batch=_said(config.cpu_strict_batch_draft, config.cpu_strict_batch),
+        cpu_strict=_or_default(config.cpu_strict_draft, config.cpu_strict),
+        cpu_strict_batch=_or_default(config.cpu_strict_batch_draft, config.cpu_strict_batch),
         numa="",
         rpc=(),
         override_kv=(),
@@ -171,7 +171,7 @@ def _of_draft(config: WorkerConfig, n_ctx_slot: int) -> WorkerConfig:
     )
 
 
-def _said(value: bool | None, default: bool | None) -> Any:
+def _or_default(value: bool | None, default: bool | None) -> Any:
     return default if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""Loading: from a `WorkerConfig` to a model and a context of llama.cpp, or a reason why not."""
+"""Loads a model and makes its context with llama.cpp, as a `WorkerConfig` says."""
 
 import ctypes
 import logging
@@ -39,7 +39,7 @@ _TYPES = {
 }  # fmt: skip
 _PROBED = 16
 _LONGEST = 1 << 24
-"""Tokens of a context that a file may ask for by itself; a hundred times that is all of a host."""
+"""Maximum context in tokens that a file may ask for; more would not fit into any host."""
 _PAD = 256
 """llama.cpp rounds a context up to this."""
 
@@ -56,10 +56,10 @@ class LoadedModel:
     is_gpu: bool
     threads: Threads | None = None
     is_measured: bool = False
-    """llama.cpp's own figures are wanted in the log."""
+    """Log llama.cpp's own measurements when the model is freed."""
 
     def close(self) -> None:
-        """Free all of it, the context first."""
+        """Free context, threads and model, in this order."""
         if self.context:
             if self.is_measured:
                 _log_figures(lib.llama_perf_context(self.context))
@@ -237,13 +237,13 @@ def count_sequences(model: Any, config: WorkerConfig) -> int:
 
 
 def trained_context(model: Any) -> int:
-    """Return the context that a file says; 0 if it says none, or more than any model has."""
+    """Return the trained context of a file; 0 if it names none, or an impossible one."""
     n_ctx = int(lib.llama_model_n_ctx_train(model))
     return n_ctx if 0 <= n_ctx <= _LONGEST else 0
 
 
 def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
-    """Share the context among the slots, as `-c` and `-np` do, unless all have the whole."""
+    """Return the context of a slot: its part as by `-c` and `-np`, or with a unified cache all."""
     total = config.n_ctx or n_ctx_train
     if config.kv_unified:
         share = total if config.rope_scaling else min(total, n_ctx_train or total)
@@ -300,7 +300,7 @@ def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:
 
 
 def context_params(config: WorkerConfig) -> Any:
-    """Set what all contexts of a model have in common."""
+    """Return the parameters that all contexts of a model have in common."""
     params = lib.llama_context_default_params()
     params.n_threads = config.n_threads
     # llama.cpp uses n_threads only for single-token batches: with several slots, hardly ever.

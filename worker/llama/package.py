@@ -1,7 +1,7 @@
 """llama-cpp-python's bindings without the server that comes with them.
 
 Its package imports chat formats, jinja2, diskcache and sqlite before any binding can be used: 12 MB
-in each worker and a third of a second of its start, for nothing that is used here.
+in each worker and a third of a second of its start. Nothing of that is used here.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ _NAME = "llama_cpp"
 
 
 class BarePackage(ModuleType):
-    """The package with its submodules; what else it holds is loaded when somebody asks for it."""
+    """The package with its submodules; the rest of it is loaded at its first use."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         super().__init__(spec.name)
@@ -50,7 +50,7 @@ def use_bare_package() -> None:
 
 
 def when_whole(hook: Callable[[], object]) -> None:
-    """Call something after somebody has made the package load the rest of itself."""
+    """Call a function after the package has loaded the rest of itself."""
     module = sys.modules.get(_NAME)
     if isinstance(module, BarePackage):
         module.hooks.append(hook)

@@ -1,6 +1,6 @@
-"""What llama.cpp is told before it loads a model: NUMA, RPC servers, metadata in a file's place.
+"""Settings of llama.cpp before it loads a model: NUMA, RPC servers, overridden metadata.
 
-All of it comes from options and is checked here, for llama.cpp aborts or shrugs where it is wrong.
+They come from options and are checked here, because llama.cpp aborts on wrong ones or ignores them.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _OVERRIDE = re.compile(
 
 
 def place(numa: str) -> None:
-    """Set how memory and threads lie on the nodes of the machine; empty leaves it."""
+    """Set llama.cpp's NUMA strategy; empty leaves the default."""
     if numa:
         lib.llama_numa_init(_NUMA[numa])
 
@@ -61,7 +61,7 @@ def _fill(entry: Any, item: str) -> None:
 
 
 def add_rpc_servers(servers: Sequence[str]) -> None:
-    """Make the devices of RPC servers ours; raises `ConfigError` if this build cannot."""
+    """Add the devices of RPC servers; raises `ConfigError` if this build or a server cannot."""
     if not servers:
         return
     ggml = open_ggml()
@@ -85,7 +85,7 @@ def add_rpc_servers(servers: Sequence[str]) -> None:
 
 
 def open_ggml(part: str = "ggml") -> ctypes.CDLL:
-    """Open a library beside llama.cpp; without a name the one that keeps the list of backends."""
+    """Open one of ggml's libraries beside llama.cpp; by default that with the list of backends."""
     folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH", "") or package.folder() / "lib")
     for name in (f"lib{part}.so", f"lib{part}.dylib"):
         if (folder / name).exists():

@@ -1,11 +1,11 @@
-"""Embeddings without the output head, which llama.cpp would compute for every row in vain.
+"""Embeddings without the output head, which llama.cpp would compute for every row for no use.
 
 The graph of a language model goes on from its hidden states to the logits of the whole vocabulary,
 also where only embeddings are wanted: a quarter of the work of a small model. With pooling `none`
 the hidden states are the node `result_embd_pooled` in every architecture (llama-graph.cpp,
 build_pooling), and ggml's scheduler ends a graph behind a node if its callback says so
 (ggml-backend.cpp, ggml_backend_sched_compute_splits). So the rows are pooled here instead. Where a
-graph has no head (encoders) or no such node, llama.cpp computes and pools as ever.
+graph has no head (encoders) or no such node, llama.cpp computes and pools as usual.
 """
 
 import ctypes

@@ -14,7 +14,7 @@ from pathlib import Path
 _MAPS = Path("/proc/self/maps")
 _BLOCK = 64 << 10
 _MOST = 1024
-"""Most blocks of a file; a process can have 65,530 mappings in all."""
+"""Maximum number of blocks of a file; a process can have 65,530 mappings in total."""
 
 
 def forget(files: Collection[Path]) -> int:

@@ -70,7 +70,7 @@ def devices() -> list[ComputeDevice]:
 
 
 def in_words(names: Sequence[str], *, is_gpu: bool) -> str:
-    """Say what computes a model: the GPUs of these names (none is all), or the CPU."""
+    """Describe the devices of a model: the GPUs of these names (no name: all), or the CPU."""
     if is_gpu:
         found = [one.description for one in devices() if not names or one.name in names]
     else:

@@ -1,8 +1,8 @@
 """How large a picture or a sound becomes when it is decoded, read from its headers alone.
 
 A file of some kilobytes may unfold to gigabytes: libmtmd allocates what the headers say and decodes
-at once. `n_samples` follows the readers of miniaudio, which libmtmd uses; what it cannot follow is
-refused, for its length would be known too late.
+at once. `n_samples` follows the readers of miniaudio, which libmtmd uses. Formats that it cannot
+follow are refused, because their length would be known too late.
 """
 
 import ctypes

@@ -58,7 +58,7 @@ class Chain:
         lib.llama_sampler_accept(self.handle, token)
 
     def skip(self, n: int) -> None:
-        """Make its last sampler, llama.cpp's `dist`, draw `n` random numbers that nobody uses.
+        """Let its last sampler, llama.cpp's `dist`, draw `n` random numbers and drop them.
 
         It draws among one candidate, too.
         """
@@ -94,7 +94,7 @@ Builder = Callable[[SamplingParams, SamplerModel], Sampler]
 def window(last_n: int, model: SamplerModel) -> int:
     """Return the size of the window `last_n` in tokens: at most the context; below 0, all of it.
 
-    llama.cpp allocates what it is told: 2,147,483,647 tokens would be 16 GiB.
+    llama.cpp allocates the whole window: 2,147,483,647 tokens would be 16 GiB.
     """
     return model.n_ctx if last_n < 0 else min(last_n, model.n_ctx)
 
@@ -171,7 +171,7 @@ def has_dry(p: SamplingParams) -> bool:
 
 
 def has_xtc(p: SamplingParams) -> bool:
-    """Tell whether XTC may leave anything out."""
+    """Tell whether XTC may drop tokens."""
     return p.xtc_probability > 0 and p.xtc_threshold <= 0.5
 
 
@@ -245,7 +245,7 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
 def _last(
     p: SamplingParams, pending: Sequence[Sampler], model: SamplerModel
 ) -> list[Chain | Stage]:
-    """Make the last chain, and what chooses: at its end, or after it."""
+    """Make the last chain and the sampler that chooses, at its end or after it."""
     if is_greedy(p):
         return [Chain([*pending, lib.llama_sampler_init_greedy()])]
     if p.mirostat:

@@ -7,7 +7,7 @@ What was tried on the library, and what follows from it:
 - A chain can be attached once in its life. A second time aborts the process, also after it was
   detached; sampling with it on the host after that aborts too, and so does freeing it while it is
   attached. So each task's chain is attached once and detached only to be freed, by its owner.
-- A row whose sequence has a chain leaves no logits where nobody else needs them. The last row of
+- A row whose sequence has a chain leaves no logits unless another row needs them. The last row of
   a prompt may be sampled by several tasks, each in its own way: chains are attached after it.
 - Chains differ from the host's in what `fits` leaves out; there some values even abort.
 """
@@ -31,7 +31,7 @@ from worker.speculation.kinds import longest_draft
 logger = logging.getLogger(__name__)
 
 MOST_CANDIDATES = 1024
-"""Most candidates of a draw: with more, the rounded sum could choose an excluded token."""
+"""Maximum candidates of a draw: with more, the rounded sum could choose an excluded token."""
 LEAST_TEMPERATURE, HIGHEST_MIN_P, HIGHEST_BIAS, HIGHEST_PENALTY = 0.01, 0.9, 100.0, 10.0
 """Limits: beyond them logits are so large that min-p rounds to no candidate."""
 

@@ -1,7 +1,7 @@
-"""llama.cpp's random numbers, where a generator must start after the n-th draw.
+"""llama.cpp's random numbers, for a generator that must start after the n-th draw.
 
-Its samplers draw from a `std::mt19937` and keep it to themselves. Which of them draws, and when, is
-not a question of tokens: `std::discrete_distribution` draws nothing among one, and XTC neither.
+llama.cpp's samplers draw from a `std::mt19937` that cannot be read or set. The number of draws does
+not follow from the tokens: neither `std::discrete_distribution` nor XTC draws for one candidate.
 """
 
 import math
@@ -32,7 +32,7 @@ class Draws:
         return int(np.searchsorted(bounds, self._unit()))
 
     def skip(self, n: int) -> None:
-        """Draw `n` numbers that nobody uses."""
+        """Draw `n` numbers and drop them."""
         if n:  # no bytes at all take a number of the generator, too
             self._generator.bytes(_BYTES * n)
         self.n += n

@@ -1,8 +1,8 @@
 """State of a sampler that does not follow from its tokens, as numbers that another worker can set.
 
-In order: draws of `dist` beyond one a token, draws of XTC, three numbers of what chooses
-in place of `dist`, after how many tokens somebody had the reasoning ended. Nothing at all is the
-state of a sampler where the tokens tell everything, which most are.
+In order: draws of `dist` beyond one a token; draws of XTC; three numbers of Mirostat or adaptive-p,
+which replace `dist`; the numbers of tokens after which a client ended the reasoning. For most
+samplers the state is empty, because it follows from the tokens.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class HiddenState:
 
 
 def ended_at(state: Sequence[float], n_tokens: int) -> frozenset[int]:
-    """Return after how many tokens the reasoning was ended; refuse what no sampler's state is."""
+    """Return after which tokens the reasoning was ended; raises for an impossible state."""
     counts = (*state[:3], *state[_N_FIELDS:])
     is_possible = all(0 <= n <= 2 * n_tokens and n.is_integer() for n in counts)
     if not is_possible or 0 < len(state) < _N_FIELDS:

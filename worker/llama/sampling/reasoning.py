@@ -1,7 +1,7 @@
 """Watches reasoning: ends it when its budget is used up, and keeps lazy grammars out of it.
 
-The rules are llama.cpp's (common/reasoning-budget.cpp), but marks are looked for in the text: a
-mark that is no token of its own is cut into other tokens where something stands beside it.
+The rules are llama.cpp's (common/reasoning-budget.cpp), but marks are searched in the text: a mark
+that is not a single token is tokenized differently beside other text.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,14 +24,14 @@ class _BudgetState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningBudget:
-    """What a task's prompt and parameters say of reasoning."""
+    """Reasoning settings of a task, from its prompt and parameters."""
 
     start: str
     ends: Sequence[str]
     n_tokens: int
     """-1 is no limit."""
     forced: Sequence[int]
-    """Texts that end it."""
+    """Tokens of the text that ends it."""
 
 
 class ReasoningTracker:
@@ -48,7 +48,7 @@ class ReasoningTracker:
         self.n_tokens = 0
         """Tokens of the answer so far."""
         self.ended_at: list[int] = []
-        """After how many tokens somebody had the reasoning ended."""
+        """Numbers of tokens after which a client ended the reasoning."""
         self.ended_with = ""
         """The text that ended the reasoning last."""
 
@@ -63,7 +63,7 @@ class ReasoningTracker:
         return self._budget.forced[self._n_forced] if self._state is _BudgetState.FORCING else None
 
     def end(self) -> bool:
-        """End the reasoning that is under way; false if there is none, or it is ending."""
+        """End the current reasoning; return False if there is none, or it is ending."""
         if self._state is not _BudgetState.COUNTING or not self._budget.forced:
             return False
         self.ended_at.append(self.n_tokens)
@@ -71,7 +71,7 @@ class ReasoningTracker:
         return True
 
     def give_up(self) -> None:
-        """Let the reasoning go on: the token that should end it is not allowed."""
+        """Let the reasoning go on, because the token that should end it is not allowed."""
         self._state = _BudgetState.DONE
 
     def accept(self, token: int) -> None:
@@ -147,7 +147,7 @@ def _is_whole(piece: bytes) -> bool:
 def open_reasoning_tracker(
     params: SamplingParams, pieces: Sequence[bytes], tokenize: Tokenize, *, is_lazy: bool
 ) -> ReasoningTracker | None:
-    """Watch a task's reasoning if anything depends on them; what its prompt begins counts."""
+    """Track a task's reasoning, if anything depends on it; its prompt may have begun it."""
     start, ends = params.reasoning_budget_start_tag, params.reasoning_budget_end_tags
     is_wanted = is_lazy or params.reasoning_budget_tokens >= 0 or params.reasoning_control
     if not start or not ends or not is_wanted:

@@ -211,11 +211,11 @@ class LlamaSampler:
         self.close()
 
     def end_reasoning(self) -> bool:
-        """Let the reasoning that is under way end now; false if there is none."""
+        """End the current reasoning now; return False if there is none."""
         return self._reasoning is not None and self._reasoning.end()
 
     def _forced(self, logits: Logits) -> Logits:
-        """Leave nothing but the token that ends the reasoning, if it is time for that."""
+        """Leave only the token that ends the reasoning, if the reasoning must end now."""
         token = self._drop_impossible()
         if token is None:
             return logits
@@ -229,12 +229,12 @@ class LlamaSampler:
         if reasoning is None or (token := reasoning.forced) is None:
             return None
         if self._grammar is not None and not self._grammar.is_allowed(token):
-            reasoning.give_up()  # the grammar knows of no reasoning here
+            reasoning.give_up()  # the grammar allows no reasoning here
             return None
         return token
 
     def _watch(self, token: int) -> None:
-        """Follow reasoning; a trigger inside it is none, but its end may be one."""
+        """Track the reasoning; a trigger inside it does not count, but its end may be one."""
         reasoning = self._reasoning
         if reasoning is None:
             self._await(token)
@@ -248,14 +248,14 @@ class LlamaSampler:
                 self._await(one)
 
     def _await(self, token: int) -> None:
-        """Let the grammar hold from now on if its trigger has come."""
+        """Apply the grammar from now on if its trigger has come."""
         if self._trigger is None or (written := self._trigger.watch(token)) is None:
             return
         self._trigger = None
         assert self._lazy is not None, "a trigger without a grammar"
         for one in written:
             if not self._lazy.is_allowed(one):
-                return  # not how the grammar has it: the text stays free, as it was
+                return  # the grammar does not allow the text, which stays free
             self._lazy.accept(one)
         self._grammar, self._lazy, self._fast = self._lazy, None, None
 

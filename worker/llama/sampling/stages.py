@@ -1,7 +1,7 @@
 """Sampling stages of our own, over the same array of candidates as llama.cpp's.
 
-Two are of llama.cpp's past: `tfs_z` left in October 2024 (llama.cpp PR 10071), `penalize_nl` in
-December 2024 (PR 10803). The third goes before its `infill`, which is too slow for a vocabulary.
+llama.cpp removed two of them: `tfs_z` in October 2024 (PR 10071), `penalize_nl` in December 2024
+(PR 10803). The third goes before its `infill`, which is too slow for a whole vocabulary.
 """
 
 import ctypes
@@ -119,7 +119,7 @@ class RestoreNewline(Stage):
 
 
 class Dummy:
-    """A few equal candidates, for samplers whose draws nobody uses."""
+    """A few equal candidates, for draws that are dropped."""
 
     def __init__(self, n: int) -> None:
         self._n = n
@@ -128,7 +128,7 @@ class Dummy:
         self._raw = lib.llama_token_data_array()
 
     def fresh(self) -> Any:
-        """Return a reference to all of them, whatever was left out before."""
+        """Return a reference to all of them again."""
         raw = self._raw
         raw.data, raw.size, raw.selected, raw.sorted = self._data, self._n, -1, False
         return ctypes.byref(raw)

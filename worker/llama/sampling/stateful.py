@@ -1,7 +1,7 @@
 """Samplers whose state does not follow from their tokens, with that state kept here.
 
-llama.cpp can neither tell nor take the state of its samplers. So each of these is a sampler of
-llama.cpp that does one step from a given state; what changes from token to token (Mirostat's mu,
+llama.cpp has no way to read or set the state of its samplers. So each of these makes a sampler of
+llama.cpp for one step from a given state; what changes from token to token (Mirostat's mu,
 adaptive-p's sums, the generator) is kept here. The steps are llama.cpp's own (llama-sampler.cpp),
 in single precision, so that a seed gives the text of llama-server.
 """
@@ -19,7 +19,7 @@ from worker.llama.sampling.stages import Dummy, Stage, view
 _WINDOW = 100
 """Candidates from which Mirostat 1 estimates the distribution; llama-server's own number."""
 _ANY_SEED = 0
-"""Of samplers whose own choice is not used."""
+"""Seed of samplers whose own choice is not used."""
 
 
 def single(value: float) -> float:
@@ -137,14 +137,14 @@ class Xtc(Stage):
         """Draws so far."""
 
     def skip(self, n: int) -> None:
-        """Draw `n` numbers that nobody uses."""
+        """Draw `n` numbers and drop them."""
         unused = Dummy(2)
         for _ in range(n):
             lib.llama_sampler_apply(self._sampler, unused.fresh())
         self.n += n
 
     def apply(self, candidates: Any) -> None:
-        """Leave the likeliest tokens out, or not."""
+        """Drop the likeliest tokens, or keep them, by chance."""
         self.n += candidates.size >= 2
         lib.llama_sampler_apply(self._sampler, ctypes.byref(candidates))
 

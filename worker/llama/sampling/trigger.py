@@ -1,8 +1,8 @@
 """Waits for the text where a grammar begins to hold, as llama.cpp's lazy grammars do.
 
-Their own trigger is a regular expression that is run over all of the text at each token, and a
-token that reaches beyond the trigger and does not fit ends the process. Here plain texts are looked
-for at the end, and the grammar is shown what has been written only as far as it allows it.
+llama.cpp's trigger is a regular expression that is run over the whole text at each token, and a
+token that reaches beyond the trigger and does not fit ends the process. Here plain texts are
+searched at the end, and the grammar gets the tokens since the trigger only if it allows them.
 """
 
 from collections.abc import Callable, Sequence
