@@ -22,7 +22,7 @@ from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineJob
 
 MAX_WAITING = 32768
-"""Most waiting inputs of all tasks together; beyond it a task is refused with a retry hint."""
+"""Maximum of waiting inputs of all tasks; beyond it a task is refused with a retry hint."""
 
 _RAW = -1
 

@@ -12,7 +12,7 @@ from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
 from worker.engine.backend import MediaEmbedding
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
-"""Largest size of the vectors of one task; as JSON they are five times as long."""
+"""Maximum size of the vectors of one task; as JSON they are five times as long."""
 
 _NOTHING = b""
 

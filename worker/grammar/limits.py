@@ -1,7 +1,7 @@
 """Limits of a schema, and of its grammar.
 
 Everything that recurses or multiplies in the converter is bounded by one of these, so that no
-schema can hold up the worker's link, which converts between two heartbeats.
+schema can occupy a preparation thread of the worker for long.
 """
 
 MAX_SCHEMA_CHARS = 512 * 1024
@@ -18,13 +18,13 @@ MAX_PATTERN_DEPTH = 100
 """Nested groups of a pattern; llama.cpp's own limit."""
 
 MAX_EXCLUDED_CHARS = 128
-"""Length of a property name that `additionalProperties` must not repeat: a parenthesis each."""
+"""Maximum length of a property name beside `additionalProperties`: a parenthesis a character."""
 
 MAX_COUNT = 2000
-"""Repetitions that llama.cpp's grammar parser takes; more are written by the thousand."""
+"""Maximum repetitions in llama.cpp's grammar parser; more are written as several groups."""
 
 MAX_MANY = 1_000_000
-"""Repetitions in all; a larger upper bound is none, as no text becomes that long."""
+"""Maximum upper bound of repetitions; a larger one counts as none: no text becomes so long."""
 
 
 class SchemaError(ValueError):

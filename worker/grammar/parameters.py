@@ -16,7 +16,7 @@ ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
 
 
 def parameters(function: Mapping[str, Any]) -> tuple[n.Document, tuple[n.Property, ...]]:
-    """Read what a tool takes; as in llama.cpp, only what its schema names."""
+    """Read the arguments of a tool; as in llama.cpp, only those that its schema names."""
     with refusing():
         document = read_schema(function.get("parameters") or {"type": "object"})
         root = target(document.root, document.refs)
@@ -34,7 +34,7 @@ def refusing() -> Iterator[None]:
 
 
 def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
-    """Tell which types of JSON each argument may have."""
+    """Return the JSON types that each argument may have."""
     document, found = parameters(function)
     types = TypeReader(document.refs)
     with refusing():
@@ -42,7 +42,7 @@ def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
 
 
 def whole_part(function: Mapping[str, Any]) -> ValueTypes:
-    """Tell what a tool's schema says of its arguments, and of what is in them."""
+    """Return the types of a tool's arguments and of their parts, from its schema."""
     document, found = parameters(function)
     parts = _PartReader(document.refs)
     with refusing():
@@ -51,7 +51,7 @@ def whole_part(function: Mapping[str, Any]) -> ValueTypes:
 
 
 class _PartReader:
-    """Reads parts of one document; what is referred to is read once a level, and shared."""
+    """Reads parts of one document; the target of a reference is read once a level, and shared."""
 
     def __init__(self, refs: Mapping[str, n.Node]) -> None:
         self._refs = refs
@@ -104,22 +104,22 @@ class TypeReader:
     """Names the types of JSON that the schemas of one document allow.
 
     Each reference is followed once, however many lead to it. In a circle of references a first
-    guess grows until it holds: the types can only become more, and there are six.
+    set grows until it is stable: types are only added, and there are six.
     """
 
     def __init__(self, refs: Mapping[str, n.Node]) -> None:
         self._refs = refs
         self._known: dict[str, frozenset[str]] = {}
         """What is certain."""
-        self._guessed: dict[str, frozenset[str]] = {}
+        self._assumed: dict[str, frozenset[str]] = {}
 
     def of(self, node: n.Node) -> frozenset[str]:
         """Name the types that a schema allows."""
-        self._guessed = {}
+        self._assumed = {}
         while True:
-            before = dict(self._guessed)
+            before = dict(self._assumed)
             found = self._types(node, set())
-            if self._guessed == before:
+            if self._assumed == before:
                 self._known |= before
                 return found
 
@@ -140,9 +140,9 @@ class TypeReader:
             return self._known[ref]
         if ref not in seen:
             seen.add(ref)
-            self._guessed.setdefault(ref, frozenset())
-            self._guessed[ref] = self._types(self._refs[ref], seen)
-        return self._guessed[ref]
+            self._assumed.setdefault(ref, frozenset())
+            self._assumed[ref] = self._types(self._refs[ref], seen)
+        return self._assumed[ref]
 
 
 def _own_types(node: n.Node) -> frozenset[str]:

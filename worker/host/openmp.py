@@ -30,6 +30,6 @@ def environment(worker: WorkerConfig, environ: Mapping[str, str]) -> dict[str, s
         del found["GOMP_SPINCOUNT"]
     if n_threads := max(worker.n_threads, worker.n_threads_batch, 0):
         found["OMP_NUM_THREADS"] = str(n_threads)
-    said = {name: environ[name] for name in found if name in environ}
+    given = {name: environ[name] for name in found if name in environ}
     # Bound threads of all workers would share the same first cores.
-    return {**found, **said, "OMP_PROC_BIND": "false"}
+    return {**found, **given, "OMP_PROC_BIND": "false"}

@@ -1,7 +1,7 @@
-"""Decides what a worker gets of the host: threads, CPUs, memory for its weights. Pure.
+"""Decides which part of the host a worker gets: threads, CPUs, memory for its weights. Pure.
 
-`Host` is what `worker/host/topology.py` has read of the machine. Explicit options take precedence;
-the rest is chosen here. The figures behind them are in docs/notes/threads.md.
+`Host` has the facts that `worker/host/topology.py` has read of the machine. Explicit options take
+precedence; the rest is chosen here. The figures behind them are in docs/notes/threads.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,7 +105,10 @@ def place(
         _placement(host, worker, where, n_threads, n_all)
         for worker, where, n_threads in zip(workers, places, threads, strict=True)
     ]
-    against = [_against(host, one, where) for one, where in zip(workers, places, strict=True)]
+    against = [
+        _reason_against_reading(host, one, where)
+        for one, where in zip(workers, places, strict=True)
+    ]
     ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
     return tuple(
         replace(one, reads=way.reads, why=f"{one.why}; weights: {way.why}")
@@ -138,10 +141,10 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
         return worker.poll, "as given"
     if n_all > n_cores:
         return 0, f"asleep, because {n_all} threads share {n_cores} cores"
-    return CHOSEN_POLL, "awake for microseconds, for every thread has a core"
+    return CHOSEN_POLL, "awake for microseconds, because every thread has a core"
 
 
-def _against(host: Host, worker: WorkerConfig, where: _Where) -> str:
+def _reason_against_reading(host: Host, worker: WorkerConfig, where: _Where) -> str:
     """Return why private memory does not make this worker faster; empty if it does."""
     if uses_gpu(host, worker) or (worker.rpc and worker.n_gpu_layers):
         return "the work is done elsewhere than on the CPU"
@@ -175,12 +178,12 @@ def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]
 
 def _places(host: Host, workers: Sequence[WorkerConfig]) -> list[_Where]:
     share = max(1, host.n_cores // max(1, len(workers)))
-    free = [worker for worker in workers if not _said(host, worker)]
+    free = [worker for worker in workers if not _configured(host, worker)]
     groups = iter(_dealt(host, free, len(workers)))
-    return [_said(host, worker, share) or next(groups) for worker in workers]
+    return [_configured(host, worker, share) or next(groups) for worker in workers]
 
 
-def _said(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
+def _configured(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
     """Return the place given by the worker's settings, or anywhere if all places are equal."""
     numa = worker.numa or NO_NUMA
     if worker.cpus:

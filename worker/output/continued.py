@@ -1,7 +1,7 @@
-"""The rest of an answer of which the client has a part already.
+"""The rest of an answer of which the client already has a part.
 
-What another worker generated goes through the parser again, so that it stands where it stood. Of
-all that the parser makes out, the client gets what it does not have.
+The text of the other worker goes through the parser again, so that the parser has the same state.
+Only those parts of the answer are returned that the client does not have.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from worker.output.chat_parser.sink import Parsed
 
 
 class AnswerParser(Protocol):
-    """Takes the text of one answer apart while it is generated."""
+    """Parses the text of one answer while it is generated."""
 
     def feed(self, text: str) -> Parsed:
         """Take text; return the parts that are certain now."""
@@ -24,14 +24,14 @@ class AnswerParser(Protocol):
 
 
 class ContinuedAnswer:
-    """Parses an answer whose beginning was said by another worker."""
+    """Parses an answer whose beginning another worker has sent."""
 
     def __init__(self, parser: ChatParser | None, told: Begun, text: str) -> None:
-        """`text` is that of the tokens of `told`; what the client lacks of it comes first."""
+        """`text` is that of the tokens of `told`; what the client lacks of it is returned first."""
         self._parser = parser
         self._n_text, self._n_reasoning = told.n_text, told.n_reasoning
         self._n_arguments = list(told.n_arguments)
-        """Characters that are to be left out, of each call that was said."""
+        """Characters to leave out, for each call that was sent."""
         self._lacking = self._cut(self._parse(text))
 
     def feed(self, text: str) -> Parsed:
@@ -57,7 +57,7 @@ class ContinuedAnswer:
         )
 
     def _cut(self, parsed: Parsed) -> Parsed:
-        """Leave out what was said."""
+        """Leave out what the client has."""
         content, reasoning = parsed.content[self._n_text :], parsed.reasoning[self._n_reasoning :]
         self._n_text -= len(parsed.content) - len(content)
         self._n_reasoning -= len(parsed.reasoning) - len(reasoning)

@@ -15,8 +15,8 @@ from protocol.wire.sampling import SamplingParams
 class TextStream:
     """Turns the pieces of one generation into text that may be shown.
 
-    A character whose bytes are not all there is held back, and so is an ending that may yet become
-    a stop string. `feed` returns what is certain; `flush` what was held back in vain.
+    An incomplete character is held back, and so is an ending that may become a stop string. `feed`
+    returns the certain text, `flush` what was held back at the end.
     """
 
     __slots__ = ("_decoder", "_held", "_stops", "stopping_word")
@@ -128,7 +128,7 @@ class TextGeneration:
 
 
 class IndentCheck:
-    """Finds the line that is indented less than it must be; an empty line is one, too.
+    """Finds a line that is indented less than required, such as an empty one.
 
     llama-server checks one line a token, and begins a token after that of the first line break.
     What will be cut is not shown before.

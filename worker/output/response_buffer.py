@@ -1,4 +1,4 @@
-"""Tokens of an answer that is not streamed: they are sent together, a few times a second."""
+"""Collects the tokens of an answer that is not streamed, to send them a few times a second."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta
 
 MOST = 256
-"""Send the tokens when there are so many, so that a long answer is not one large frame."""
+"""Number of tokens that are sent at once, so that a long answer is not one large frame."""
 LONGEST_S = 0.25
-"""Send them after this time, too: if the worker is lost, others compute no more than that again."""
+"""Seconds after which they are sent: if the worker is lost, no more is computed again."""
 
 
 @dataclass(slots=True)
 class ResponseBuffer:
-    """What one task has generated and the engine has not sent."""
+    """Output of one task that the engine has not sent yet."""
 
     texts: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)

@@ -25,7 +25,7 @@ class InfillRules:
     """Limits and order of the prompt."""
 
     n_batch: int
-    """Most tokens of the texts around the gap; prefix to suffix as three to one."""
+    """Maximum tokens of the texts around the gap; prefix to suffix as three to one."""
     n_ctx: int
     n_predict: int
     """Default number of tokens to generate; -1 means no limit."""

@@ -1,4 +1,4 @@
-"""Texts to tokens within the limits of the context, which are judged before anything is read."""
+"""Tokenizes texts within the limits of the context, which are checked before tokenizing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +10,9 @@ from worker.engine.backend import Backend
 Mixed = str | tuple[int | str, ...]
 
 _MOST_BIASES = 8192
-"""Tokens of all texts of `logit_bias`: as many as a request may name one by one."""
+"""Maximum tokens of all texts of `logit_bias`; also the limit of single tokens in a request."""
 _CUT_FROM = 4
-"""Contexts that a prompt may be long whose middle is cut out."""
+"""Maximum length, in contexts, of a prompt whose middle is cut out."""
 
 
 class PromptTokenizer:
@@ -26,7 +26,7 @@ class PromptTokenizer:
         self._longest_piece = max(len(piece) for piece in backend.vocabulary.special_pieces)
 
     def in_tokens(self, params: SamplingParams) -> SamplingParams:
-        """Tokenize the texts among the parameters: the engine's thread had better not."""
+        """Tokenize the texts among the parameters, to spare the engine's thread."""
         prompt, biases = params.penalty_prompt, params.logit_bias
         if isinstance(prompt, str):
             self.check_length(prompt)
@@ -74,7 +74,7 @@ class PromptTokenizer:
         return token
 
     def check_length(self, *parts: str | int) -> None:
-        """Refuse before tokenizing what the whole context could not hold however it is read.
+        """Refuse a text before tokenizing if the whole context could not hold it in any case.
 
         Where the middle of a long prompt is cut out, it may be four times as long.
         """

@@ -1,7 +1,7 @@
 """Position of a task in its grammar: the tokens that may come next.
 
-Whatever is asked costs bounded time, whichever the grammar: a task may spend what it saves up from
-token to token, and ends with a reason when that is used up.
+The time is bounded for any grammar: a task gains a credit of time with each token, and ends with an
+error when it has used it up.
 """
 
 import threading
@@ -22,11 +22,11 @@ Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
 MAX_CREDIT_S = 0.25
-"""What the search for tokens may take in one go, of this thread's own time: on a busy machine the
-streams of others stand still for two or three times as long."""
+"""Maximum CPU time of one search for tokens, in seconds. On a busy machine other streams stop for
+two or three times as long."""
 _CREDIT_A_TOKEN_S = 0.05
 _KEPT_MASKS = 32
-"""Of one grammar: one byte a token each."""
+"""Masks kept of one grammar; each has one byte a token."""
 
 
 class TokenGrammar:
@@ -37,7 +37,7 @@ class TokenGrammar:
         self.trie = trie
         self.eog = np.array(eog, np.int32)
         self.lock = threading.Lock()
-        """Held while a position is looked at: answers that go on are replayed on other threads."""
+        """Held while a position is examined: continued answers are replayed on other threads."""
         self._masks: OrderedDict[AutomatonState, Mask] = OrderedDict()
 
     def mask(self, state: AutomatonState) -> Mask:
@@ -76,7 +76,7 @@ class TokenGrammar:
         return mask
 
     def _moved(self, rows: Ints, following: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Ints:
-        """Look up where bytes lead, and find out what is not known."""
+        """Look up where bytes lead, and compute what is not known yet."""
         automaton = self.automaton
         at = rows << 8
         at |= following

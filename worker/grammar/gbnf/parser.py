@@ -1,7 +1,7 @@
 """Reads GBNF texts as llama.cpp does (src/llama-grammar.cpp), in linear time and within bounds.
 
-What llama.cpp would multiply, recurse into or never end with is refused here: nesting, repetitions
-that multiply out, bounds in the wrong order. Its parser also writes what it refuses to the standard
+Deep nesting, repetitions that multiply out and bounds in the wrong order are refused here:
+llama.cpp would recurse, expand them or never end. Its parser also writes refused texts to standard
 error, where a client could forge log lines.
 """
 

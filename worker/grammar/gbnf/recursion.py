@@ -1,7 +1,7 @@
 """Left recursion: a rule that needs itself, and something after it, before it takes a character.
 
-There is no end to what such a rule may begin with. llama.cpp looks for it too, but in time that
-doubles with every level, and not through rules that are empty only by way of others.
+Such a rule expands without end. llama.cpp looks for it, too, but in time that doubles with every
+level, and it misses rules that are empty only through other rules.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""All tokens as a tree of bytes, in arrays: what is asked of every token is asked once a prefix."""
+"""All tokens as a tree of bytes in arrays, so that common prefixes are examined once."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Strings that are none of some others: the keys that `additionalProperties` may use."""
+"""Strings except given ones: the keys that `additionalProperties` may use."""
 
 from typing import Any
 

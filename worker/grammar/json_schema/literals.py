@@ -1,4 +1,4 @@
-"""Texts in grammars: one as it is, and any text up to one."""
+"""Grammar rules for a literal text, and for any text up to a literal."""
 
 import re
 import zlib

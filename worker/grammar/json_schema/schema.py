@@ -1,4 +1,4 @@
-"""A whole grammar from one schema, and the few that were made last."""
+"""Converts one schema to a grammar; the last few are cached."""
 
 import functools
 import json

@@ -1,7 +1,7 @@
 """Chats of a server without Jinja: llama.cpp's built-in form of the template, and nothing else.
 
-As llama-server's --no-jinja: no tools, no reasoning, no beginning of an answer to go on with; the
-answer is what the model writes.
+As llama-server's --no-jinja: without tools, reasoning and continued answers; the answer is the raw
+text of the model.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Where two rendered prompts differ, marks kept whole: llama.cpp's `calculate_diff_split`."""
+"""Difference of two rendered prompts, marks kept whole: llama.cpp's `calculate_diff_split`."""
 
 from collections.abc import Sequence
 

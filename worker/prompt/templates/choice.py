@@ -1,4 +1,4 @@
-"""Which chat template is meant: a name of the table, or a text."""
+"""Chooses the chat template: by a name of the table, or as a text."""
 
 import difflib
 import logging
@@ -12,11 +12,11 @@ from worker.prompt.templates.table import BUILT_IN
 logger = logging.getLogger("supervisor")
 
 _ALIKE = 0.75
-"""From this likeness on, a text is taken for a name that was written wrongly."""
+"""Minimum similarity at which a text is taken for a misspelt name."""
 
 
 def templated(worker: WorkerConfig) -> WorkerConfig:
-    """Return the worker with its template written out; raises `ConfigError` for what cannot be."""
+    """Return the worker with the text of its template; raises `ConfigError` if it is not usable."""
     text = template_text(worker.chat_template)
     if text and not worker.jinja and not built_in(text):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Which of llama.cpp's built-in templates a Jinja text stands for: what --no-jinja renders.
+"""Detects which of llama.cpp's built-in templates a Jinja text is, for --no-jinja.
 
 The rules are those of `llm_chat_detect_template` (src/llama-chat.cpp), in its order: the first that
 holds decides. Pure.
