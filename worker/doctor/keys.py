@@ -1,4 +1,4 @@
-"""Checks of what lies between hosts: key files, the address that is bound, the way to gateways."""
+"""Checks of links between hosts: key files, the bound address, the connection to gateways."""
 
 import contextlib
 import socket
@@ -61,7 +61,7 @@ def _secret(path: str) -> Iterator[Finding]:
 def bound_links(gateway: GatewayConfig) -> Iterator[Finding]:
     """Judge whether this host has the addresses that a gateway binds."""
     for text in gateway.bind:
-        with contextlib.suppress(ConfigError):  # said by `gateway_keys`
+        with contextlib.suppress(ConfigError):  # reported by `gateway_keys`
             (endpoint,) = bound([text], has_keys=True)
             if endpoint.is_tcp:
                 yield _judged_bind(endpoint)
@@ -83,7 +83,7 @@ def _judged_bind(endpoint: Endpoint) -> Finding:
 def dialled_links(worker: WorkerConfig) -> Iterator[Finding]:
     """Judge whether somebody listens where a worker dials."""
     for text in worker.connect:
-        with contextlib.suppress(ConfigError):  # said by `worker_keys`
+        with contextlib.suppress(ConfigError):  # reported by `worker_keys`
             (endpoint,) = dialled([text], has_keys=True)
             if endpoint.is_tcp:
                 yield _judged_dial(endpoint)

@@ -39,8 +39,8 @@ class Given:
     @property
     def on_command_line(self) -> dict[str, Any]:
         """Return the changes that come from flags alone."""
-        said = self.settings.items()
-        return {field: value for field, (value, name) in said if name.startswith("-")}
+        items = self.settings.items()
+        return {field: value for field, (value, name) in items if name.startswith("-")}
 
 
 class ConfigRefused(click.ClickException):
@@ -61,7 +61,7 @@ class FieldType(click.ParamType[Any]):
         self._option = option
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the field's value, or fail: by a wrong file as by any other, else as usage."""
+        """Return the field's value; a wrong file ends with code 78, all else as a usage error."""
         escapes = ctx.params.get(_ESCAPE) is not False if ctx is not None else True
         try:
             flag = self._option.flags[-1]

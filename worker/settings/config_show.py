@@ -1,4 +1,4 @@
-"""`llamapool config show`: the resolved configuration as TOML, with where each value comes from."""
+"""`llamapool config show`: the resolved configuration as TOML, with the source of each value."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The fingerprint of a worker's model: equal where one worker may go on with another's answer.
+"""The fingerprint of a worker's model; workers with equal ones may continue each other's answers.
 
 It covers the weights (by size and samples of their content, so that it is the same on every host)
 and every option that changes a text. Options that only change where or how fast a text is computed
@@ -59,17 +59,17 @@ def fingerprint(config: WorkerConfig) -> str:
         if field.name in NEUTRAL:
             continue
         found.update(f"\n{field.name}=".encode())
-        found.update(_told(config, field.name))
+        found.update(_bytes_of(config, field.name))
     return found.hexdigest()
 
 
 def rounding(config: WorkerConfig) -> str:
-    """Return what decides how sums are rounded: with equal weights, equal texts to the letter."""
+    """Return the settings that affect rounding; if they and the weights are equal, so are texts."""
     return json.dumps({name: getattr(config, name) for name in sorted(_ROUNDING)})
 
 
-def _told(config: WorkerConfig, name: str) -> bytes:
-    """Return what a key says; of files, their content and not their place."""
+def _bytes_of(config: WorkerConfig, name: str) -> bytes:
+    """Return the value of a key; of files, the digest of their content instead of the path."""
     value = getattr(config, name)
     if name in _FILES:
         return _content(value)

@@ -1,7 +1,7 @@
 """Models that are fetched into the Hugging Face cache by order of a gateway.
 
-Each download is a process of its own, because the hub's package is large and may hang. It says on
-a pipe how far it is; the gateways are told, and read the list of models anew at its end.
+Each download is a separate process, because the hub's package is large and may hang. It reports its
+progress on a pipe; the gateways get reports, and read the list of models again at its end.
 """
 
 import json
@@ -37,7 +37,7 @@ class ModelDownloads:
         fetched: Callable[[], None],
         command: Callable[[str], Launch],
     ) -> None:
-        """Take how to tell the gateways, what to call before an end, and what to start."""
+        """`fetched` is called before a successful end, `command` returns the process to start."""
         self._report = report
         self._fetched = fetched
         self._command = command
@@ -73,7 +73,7 @@ class ModelDownloads:
         self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._hear(one))
 
     def cancel(self, model: str) -> bool:
-        """Give a download up; false if there is none."""
+        """Cancel a download; return False if there is none."""
         if (one := self._running.get(model)) is None:
             return False
         one.error = "the download was cancelled"
@@ -81,7 +81,7 @@ class ModelDownloads:
         return True
 
     def close(self) -> None:
-        """Give all downloads up; the selector may be closed already."""
+        """Cancel all downloads; the selector may be closed already."""
         for one in list(self._running.values()):
             self._reap(one)
 
@@ -98,13 +98,13 @@ class ModelDownloads:
 
     def _take(self, one: _Running, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            if error := said.pop("error", ""):
+            report = json.loads(line)
+            if error := report.pop("error", ""):
                 one.error = one.error or str(error)
             else:
-                self._report(DownloadReport(model=one.model, **said))
+                self._report(DownloadReport(model=one.model, **report))
         except (ValueError, TypeError, AttributeError):
-            return  # somebody else has written on its standard output
+            return  # a library has written to standard output
 
     def _finish(self, one: _Running) -> None:
         assert self._selector is not None and one.process.stdout is not None

@@ -16,11 +16,11 @@ Reread = Callable[[], Sequence[Launch]]
 """Reads the configuration anew and returns how to start each gateway; raises `ConfigError`."""
 
 _IDLE_S = 90.0
-"""Longer than an idle connection of a client lives after its gateway was replaced."""
+"""Seconds; more than an idle client connection lives after its gateway was replaced."""
 
 
 class GatewayReload:
-    """The hand-overs that run and wait. A reload that comes meanwhile begins when they are over."""
+    """The hand-over in progress and those that wait. A further reload begins after them."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GatewayReload:
 
     @property
     def note(self) -> str:
-        """What the state of the service says of it; empty if there is nothing to say."""
+        """Text about it for the state of the service; may be empty."""
         if self._handover is not None or self._waiting:
             return "replacing the gateway"
         return "the last reload failed, see the log" if self._has_failed else ""

@@ -1,6 +1,6 @@
 """Replaces one running gateway by a new process; the sequence is that of `gateway.succession`.
 
-It only watches what the two processes report and sends them signals. Neither dies for it before the
+It watches the reports of the two processes and sends them signals. The old one ends only after the
 new one serves, so a new gateway that cannot work leaves the old one as it was.
 """
 
@@ -112,7 +112,9 @@ class Handover:
     def _complete(self, now: float, leaves_within_s: float) -> None:
         self._step = HandoverStep.DONE
         self.new.is_trial = False
-        self.new.child.launch = self._launch  # if it dies, it has nobody to succeed
+        self.new.child.launch = (
+            self._launch
+        )  # without the variable of a successor, if it must restart
         self.old.leaves_by = now + leaves_within_s
         self.old.leave()
         logger.info(

@@ -58,7 +58,7 @@ class OnDemand:
         self._downloads = ModelDownloads(control.report, self.reread, self._download)
         self._n_started = 0
         self._loaded: dict[str, Entry] = {}
-        """What each model was loaded with; it may be gone from the list since."""
+        """The entry that each model was loaded with; it may have left the list since."""
         self._told: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
 
@@ -107,13 +107,13 @@ class OnDemand:
                 extra={"model": model, "action": "the order is ignored"},
             )
         elif self._is_full():
-            self.tell()  # the gateway learns who has the places before it tries again
+            self.tell()  # the gateway gets the list of loaded models before it tries again
             self._control.answer(peer, NoRoom(model=model))
         else:
             self._load(entry, now)
 
     def _is_full(self) -> bool:
-        """Whether gateways have ordered as many models as may be loaded, each for itself."""
+        """Whether as many models are loaded as may be: each gateway orders for itself."""
         running = {
             watch.child.launch.model
             for watch in self._ours()

@@ -1,4 +1,4 @@
-"""What gateways and admins order of the supervisor, and what they are told."""
+"""Orders of gateways and admins to the supervisor, and its reports to them."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ _PROGRESS_STEPS = 20
 
 
 class Orders:
-    """Owns the control channel, and passes each line to whom it concerns."""
+    """Owns the control channel, and passes each line to the object that handles it."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Orders:
             self.on_demand.reread()
 
     def obey(self, now: float) -> None:
-        """Carry out what has been ordered, and go on with what is under way."""
+        """Carry out new orders, and advance those in progress."""
         for order in self._control.take():
             self._obey(order, now)
         if self._rollouts is not None:
@@ -134,7 +134,7 @@ class Orders:
                 self._control.answer(peer, Reply(id=line.id, error=error, is_unknown=is_unknown))
 
     def _reply(self, peer: ControlPeer, number: int, error: str) -> None:
-        self.tell(time.monotonic())  # who reads the state after the answer sees what it has begun
+        self.tell(time.monotonic())  # the answer comes after the state that it refers to
         self._control.answer(peer, Reply(id=number, error=error))
 
     def tell(self, now: float) -> None:
@@ -180,7 +180,7 @@ def _process(watch: ChildWatch, drained: frozenset[str], now: float) -> ProcessR
 
 
 def _steady(report: FleetReport) -> FleetReport:
-    """Return a report without what changes by itself as time goes on."""
+    """Return a report without the fields that change with time alone."""
     return replace(
         report,
         processes=tuple(replace(one, retry_s=0.0) for one in report.processes),

@@ -1,8 +1,8 @@
 """Asks the other gateways before a model is unloaded to make room for one of them.
 
-A gateway that has no request of the model answers `yield`, and begins none until it hears how it
-ended; one that has some answers `keep`, and then the model stays. So no model is unloaded under a
-gateway that uses it, and a request needs no leave of the supervisor.
+A gateway without requests of the model answers `yield`, and begins none until it knows the outcome.
+A gateway with requests answers `keep`, and the model stays. So no model is unloaded while a gateway
+uses it, and a request need not wait for the supervisor.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ Peer = TypeVar("Peer")
 """The connection of one gateway."""
 
 _LIMIT_S = 10.0
-"""A gateway that has not answered after this time is taken for stuck: it keeps nothing."""
+"""A gateway that has not answered after this time counts as stuck, and keeps nothing."""
 
 
 class GatewayLines(Protocol[Peer]):
-    """What reaches the gateways: the control channel."""
+    """Sends lines to the gateways; the control channel does."""
 
     @property
     def gateways(self) -> Sequence[Peer]:
@@ -34,7 +34,7 @@ class GatewayLines(Protocol[Peer]):
 
 @dataclass(slots=True)
 class _OpenRecall(Generic[Peer]):
-    """One model that shall make room."""
+    """One model that is to be unloaded."""
 
     silent: list[Peer]
     """Gateways that have not answered yet."""
@@ -42,7 +42,7 @@ class _OpenRecall(Generic[Peer]):
 
 
 class ModelRecalls(Generic[Peer]):
-    """The models that are being asked for, and those that gateways have kept."""
+    """The models to be unloaded, and those that gateways keep."""
 
     def __init__(self, control: GatewayLines[Peer]) -> None:
         self._control = control
@@ -68,7 +68,7 @@ class ModelRecalls(Generic[Peer]):
             self._control.answer(peer, ModelRecall(model=model))
 
     def hear(self, order: Order, peer: Peer) -> None:
-        """Take the answer of a gateway, or that it uses a model no more that it kept."""
+        """Handle the answer of a gateway, or the end of its use of a model that it kept."""
         model = order.model
         if order.verb is Verb.YIELD:
             self._heard(model, peer)
@@ -80,7 +80,7 @@ class ModelRecalls(Generic[Peer]):
             self._free(model, [one for one in self._keepers.get(model, ()) if one is not peer])
 
     def settled(self, now: float) -> list[str]:
-        """Return the models that nobody keeps: they are to be unloaded."""
+        """Return the models to unload now, because no gateway keeps them."""
         gateways = self._control.gateways
         for model, keepers in list(self._keepers.items()):
             self._free(model, [one for one in keepers if one in gateways])
@@ -92,7 +92,7 @@ class ModelRecalls(Generic[Peer]):
         return found
 
     def forget(self, model: str) -> None:
-        """Note that a model is unloaded, whoever has kept it."""
+        """Note that a model is unloaded, even if a gateway kept it."""
         self._asked.pop(model, None)
         self._keepers.pop(model, None)
 

@@ -1,4 +1,4 @@
-"""What `llamapool serve` tells a person on a terminal once it answers: it fits on one screen."""
+"""The notice of `llamapool serve` on a terminal once it answers; it fits on one screen."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from protocol.config.config import WorkerConfig
 from worker.host.placement import Host, uses_gpu
 
 MAX_MODELS = 8
-"""Number of models that are listed; of more, only their number is told."""
+"""Maximum number of listed models; of further ones only the number is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class StartNotice:
     url: str = ""
     models: tuple[str, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
-    """Where each model runs, in words; a model that is not loaded yet has none."""
+    """Text about where each loaded model runs."""
     n_workers: int = 0
     has_key: bool = False
     has_page: bool = True
@@ -63,7 +63,7 @@ class StartNotice:
 
 
 def places(host: Host, workers: Sequence[WorkerConfig]) -> dict[str, str]:
-    """Tell for each model where its workers run: "2 workers on the CPU, 1 thread each"."""
+    """Describe for each model where its workers run: "2 workers on the CPU, 1 thread each"."""
     by_model: dict[str, list[WorkerConfig]] = {}
     for worker in workers:
         by_model.setdefault(worker.alias, []).append(worker)

@@ -1,4 +1,4 @@
-"""What the supervisor tells of the pool: bars, its state for systemd, and the start notice."""
+"""Shows the state of the pool: progress bars, the state for systemd, and the start notice."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ logger = logging.getLogger("supervisor")
 
 
 class SupervisorStatus:
-    """Tells once that the pool serves, and at every turn how far it is."""
+    """Reports at every turn what has changed, and once that the pool serves."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class SupervisorStatus:
         return None if interval_s is None else self._beat_at + interval_s
 
     def tell(self, phase: str, note: str, now: float) -> None:
-        """Tell what has changed; `note` is one thing more to know, or empty."""
+        """Report what has changed; `note` is added to the state unless it is empty."""
         workers = self._children.workers
         starting = [w.child for w in workers if w.child.state is ChildState.STARTING]
         self._console.bars(Bar(child.launch.name, child.progress) for child in starting)
         n_ready = sum(map(_is_ready, workers))
-        status = f"{phase}, {n_ready} of {len(workers)} workers ready{self._in_hand()}"
+        status = f"{phase}, {n_ready} of {len(workers)} workers ready{self._requests()}"
         status += f"; {note}" if note else ""
         if not self._has_served and self._is_serving():
             self._has_served = True
@@ -70,8 +70,8 @@ class SupervisorStatus:
             self._told = status
             self._notifier.status(status)
 
-    def _in_hand(self) -> str:
-        """Add up what the gateways have in hand; nothing before the first has told."""
+    def _requests(self) -> str:
+        """Describe the requests of all gateways; empty before the first has reported."""
         told = [w.child.told for w in self._children.gateways if w.child.is_alive]
         counts = [(one["X_RUNNING"], one["X_WAITING"]) for one in told if "X_WAITING" in one]
         if not counts:

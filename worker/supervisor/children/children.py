@@ -1,4 +1,4 @@
-"""All supervised processes: starts them when due, hears them, reaps them, kills the silent.
+"""All supervised processes: starts, reads, reaps and kills them.
 
 It knows neither what a process is for nor the phase of the supervisor.
 """
@@ -110,7 +110,7 @@ class Children:
         assert child.log is not None and child.stderr is not None
         hears = (
             partial(self._pass_on, child.log),
-            partial(self._quote, child, child.stderr),
+            partial(self._log_stderr, child, child.stderr),
             partial(self._hear, watch),
         )
         for fd, heard in zip(child.fds, hears, strict=True):
@@ -127,7 +127,7 @@ class Children:
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
 
-    def _quote(self, child: ManagedChild, output: Output) -> None:
+    def _log_stderr(self, child: ManagedChild, output: Output) -> None:
         log_stderr(child, output.read())
 
     def _hear(self, watch: ChildWatch) -> None:
@@ -162,9 +162,9 @@ class Children:
         for fd in child.fds:
             self.selector.unregister(fd)
         self._hear(watch)
-        said, quoted = child.close()
-        self._console.lines(said)
-        log_stderr(child, quoted)
+        log, stderr = child.close()
+        self._console.lines(log)
+        log_stderr(child, stderr)
         if restarts and watch.leaves_by is None and not watch.is_trial:
             self._judge(watch, now)
         else:

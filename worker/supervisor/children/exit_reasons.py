@@ -36,10 +36,10 @@ def last_words(stderr: bytes) -> str:
     return found[-1].decode() if found else ""
 
 
-def explain(exit_code: int, said: str = "") -> str:
-    """Explain a `Popen.returncode`; a negative one is a signal, which `said` tells more of."""
-    if exit_code == -signal.SIGABRT and said:
-        return f"aborted: {said}"
+def explain(exit_code: int, abort: str = "") -> str:
+    """Explain a `Popen.returncode`; `abort` is the reason of an abort, if known."""
+    if exit_code == -signal.SIGABRT and abort:
+        return f"aborted: {abort}"
     if exit_code < 0:
         return _SIGNALS.get(-exit_code) or f"killed by {_signal_name(-exit_code)}"
     return _CODES.get(exit_code, f"exit code {exit_code}")

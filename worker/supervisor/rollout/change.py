@@ -1,4 +1,4 @@
-"""What a rolling change is made of: changes of single workers, what it sees, and what it orders."""
+"""The parts of a rolling change: changes of single workers, its view of them, and its steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,11 +48,11 @@ class RolloutLimits:
     """Times of a rolling change, in seconds, and how it is judged."""
 
     start_s: float = 600.0
-    """Longest time until a new worker is ready."""
+    """Maximum time until a new worker is ready."""
     answer_s: float = 60.0
-    """Longest time for the answers to the golden prompts."""
+    """Maximum time for the answers to the golden prompts."""
     settle_s: float = 60.0
-    """Longest wait until the other workers of the model serve."""
+    """Maximum wait until the other workers of the model serve."""
     probation_s: float = 5.0
     """How long a new worker must serve clients before the next one is replaced."""
     golden: tuple[Golden, ...] = ()
@@ -63,7 +63,7 @@ class RolloutLimits:
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start the new process, held; one that is taken back to is not held."""
+    """Start the new process, held; one that returns in a roll-back is not held."""
 
     change: Change
     is_held: bool = True
@@ -71,7 +71,7 @@ class StartWorker:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Ask a process to leave; its streams go on elsewhere."""
+    """Ask a process to leave; its streams continue on other workers."""
 
     name: str
 

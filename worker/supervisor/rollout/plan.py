@@ -1,4 +1,4 @@
-"""What must change so that the workers are those of a configuration. Pure."""
+"""Computes the changes from the running workers to those of a configuration. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class PlannedWorker:
     """One worker of a resolved configuration."""
 
     table: WorkerConfig
-    """As its table says, before it got its share of the machine."""
+    """As in its table, before it got its share of the machine."""
     config: WorkerConfig
     """With its share of the machine: what the process gets."""
     process: str

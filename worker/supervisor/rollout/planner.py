@@ -1,4 +1,4 @@
-"""Reads a configuration on a thread of its own: files may have to be fetched, and samples read.
+"""Reads a configuration on a separate thread, because files may have to be fetched and sampled.
 
 The supervisor's loop is woken when it is done, and takes the result.
 """
@@ -31,7 +31,7 @@ class ReadPool:
 
     pool: PoolConfig
     tables: tuple[WorkerConfig, ...]
-    """Each worker of it as its table says, before it got its share of the machine."""
+    """Each worker as in its table, before it got its share of the machine."""
 
 
 Reader = Callable[[Wanted], ReadPool]

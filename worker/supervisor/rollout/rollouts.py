@@ -1,4 +1,4 @@
-"""Carries out what admins and SIGHUP ask for: rolling changes, and workers out of service."""
+"""Carries out orders of admins and SIGHUP: rolling changes, draining and undraining workers."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -59,7 +59,7 @@ class Rollouts:
         self._planner.open(children.selector)
 
     def close(self) -> None:
-        """End what belongs to this process alone."""
+        """Close the sockets of this process."""
         self._planner.close()
 
     @property
@@ -115,7 +115,7 @@ class Rollouts:
         self.begin(RolloutOrder(id=0, only_changed=True), _log_refusal, now)
 
     def abort(self) -> str:
-        """Take the rolling change back; return why not, or nothing."""
+        """Roll the change back; return why that is not possible, or nothing."""
         if self._rollout is None:
             return "no rolling change is under way"
         self._rollout.abort()
@@ -187,7 +187,7 @@ class Rollouts:
         logger.info("rolling change began", extra={"workers": [one.title for one in found]})
 
     def turn(self, now: float) -> None:
-        """Go on with what is under way."""
+        """Advance what is in progress."""
         self._now = now
         self._planner.turn()
         self._fleet.sweep()

@@ -1,6 +1,6 @@
-"""Whether a second worker fits into memory: estimates from the model's file, and what is free.
+"""Whether one more worker fits into memory: an estimate from the model's file, and free memory.
 
-The estimates are the doctor's: the weights, the KV cache by the header of the file, and a reserve.
+The estimate has the weights, the KV cache by the header of the file, and a reserve.
 """
 
 import json
@@ -49,7 +49,7 @@ def need_of(config: WorkerConfig, host: Host, mapped: frozenset[str]) -> MemoryN
 
 
 def fits(need: MemoryNeed) -> bool:
-    """Return whether so much is free now; memory that nobody can tell counts as none."""
+    """Return whether so much is free now; unknown free memory counts as none."""
     if need.host:
         allowed = group_memory()
         free = free_memory()
@@ -61,10 +61,10 @@ def fits(need: MemoryNeed) -> bool:
 def free_device_memory(devices: str) -> int:
     """Return the free bytes of the GPUs that a worker may see; 0 if unknown."""
     try:
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-P", nvml.__file__], capture_output=True, timeout=_NVML_S, check=True
         ).stdout
-        free = {int(index): int(n) for index, n in json.loads(said)["free"].items()}
+        free = {int(index): int(n) for index, n in json.loads(output)["free"].items()}
     except (OSError, ValueError, KeyError, subprocess.SubprocessError):
         return 0
     names = [name.strip() for name in devices.split(",") if name.strip()]
