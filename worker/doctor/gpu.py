@@ -93,41 +93,11 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
 # ---- loading ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GpuLoad:
-    """Facts of llama.cpp's log while it loaded a model."""
-
-    n_offloaded: int = 0
-    n_layers: int = 0
-    buffers: tuple[tuple[str, str, float], ...] = ()
-    """Kind (model, KV, compute), where, and MiB."""
-
-    def on_gpu(self, kind: str) -> dict[str, float]:
-        """Return the MiB of a kind by GPU."""
-        found: dict[str, float] = {}
-        for what, where, size in self.buffers:
-            if what == kind and not _HOST_BUFFERS.match(where):
-                found[where] = found.get(where, 0.0) + size
-        return found
-
-
-def read_log(lines: Sequence[str]) -> GpuLoad:
-    """Read where llama.cpp put what from its log."""
-    n_offloaded = n_layers = 0
-    buffers = []
-    for line in lines:
-        if match := re.search(r"offloaded (\d+)/(\d+) layers", line):
-            n_offloaded, n_layers = int(match[1]), int(match[2])
-        elif match := re.search(r"(\S+) (model|KV|RS|compute) buffer size = +([\d.]+) MiB", line):
-            buffers.append((match[2], match[1], float(match[3])))
-    return GpuLoad(n_offloaded, n_layers, tuple(buffers))
-
-
 def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
     """Judge whether a model can be loaded and computed, and where its layers are."""
     facts = outcome.facts
-    if outcome.code == 0 and "log" in facts:
-        return _judge_place(read_log(facts["log"]), facts, name, n_gpu_layers, is_wanted)
+    if outcome.code == 0 and "buffers" in facts:
+        return _judge_place(facts, name, n_gpu_layers, is_wanted)
     if outcome.code is None:
         mend = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
         return fail(LOAD, f"{name}: loading did not come to an end", mend)
@@ -140,10 +110,11 @@ def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
 
 
 def _judge_place(
-    loaded: GpuLoad, facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
+    facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
 ) -> Finding:
     took = f"{name}: loaded in {facts.get('seconds', 0.0):.1f} s and computed"
-    weights, cache = loaded.on_gpu("model"), loaded.on_gpu("KV")
+    weights, cache = mib_on_gpus(facts["buffers"], "model"), mib_on_gpus(facts["buffers"], "KV")
+    n_offloaded, n_layers = facts["n_offloaded"], facts["n_layers"]
     if n_gpu_layers == 0:
         return ok(LOAD, f"{took}; all layers on the CPU, as asked")
     if not facts.get("offloads"):
@@ -151,17 +122,26 @@ def _judge_place(
             text = f"{took}, on the CPU: this build of llama.cpp cannot offload layers"
             return fail(LOAD, text, _BUILD_GPU)
         return ok(LOAD, f"{took}; on the CPU")
-    wanted = loaded.n_layers if n_gpu_layers < 0 else min(n_gpu_layers, loaded.n_layers)
-    if not weights or loaded.n_offloaded < wanted:
-        text = f"{took}, but only {loaded.n_offloaded} of {wanted} layers are on a GPU"
+    wanted = n_layers if n_gpu_layers < 0 else min(n_gpu_layers, n_layers)
+    if not weights or n_offloaded < wanted:
+        text = f"{took}, but only {n_offloaded} of {wanted} layers are on a GPU"
         level = fail if is_wanted else warn
         return level(LOAD, text, "see the line about the GPU, and its free memory")
-    text = f"{took}; {loaded.n_offloaded} of {loaded.n_layers} layers on {_listed(weights, cache)}"
+    text = f"{took}; {n_offloaded} of {n_layers} layers on {_listed(weights, cache)}"
     missing = sum(weights.values()) * 2**20 / 2 - float(facts.get("taken", 0))
     if missing > 0:
         mend = "other processes free memory meanwhile, or the driver pages: look at nvidia-smi"
         return warn(LOAD, f"{text}, but the driver reports {mib(facts['taken'])} taken", mend)
     return ok(LOAD, text)
+
+
+def mib_on_gpus(buffers: Sequence[tuple[str, str, float]], kind: str) -> dict[str, float]:
+    """Add up the buffers of a kind (`model`, `KV`, `compute`) by GPU, in MiB."""
+    found: dict[str, float] = {}
+    for device, one, mib_of_one in buffers:
+        if one == kind and not _HOST_BUFFERS.match(device):
+            found[device] = found.get(device, 0.0) + mib_of_one
+    return found
 
 
 def _listed(weights: Mapping[str, float], cache: Mapping[str, float]) -> str:

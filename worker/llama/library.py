@@ -73,14 +73,25 @@ def last_words() -> str:
     return " | ".join(list(_recent)[-4:])
 
 
+class Buffer(NamedTuple):
+    """One buffer of a model or its context."""
+
+    device: str
+    kind: str
+    """`model`, `KV` or `compute`."""
+    mib: float
+
+    def __str__(self) -> str:
+        return f"{self.device} {self.kind} {self.mib:.0f} MiB"
+
+
 class LayerPlacement(NamedTuple):
     """Where llama.cpp put a model, read from its log."""
 
     n_offloaded: int
     n_layers: int
     """0 if the log says nothing about layers, as without a GPU."""
-    buffers: str
-    """Kinds and sizes, such as `CUDA0 model 4096 MiB`."""
+    buffers: tuple[Buffer, ...]
 
 
 def forget_placement() -> None:
@@ -92,9 +103,9 @@ def placement() -> LayerPlacement:
     """Return the placement of layers and caches made since `forget_placement`."""
     text = "\n".join(_placed)
     layers = _OFFLOADED.search(text)
-    sizes = [f"{where} {what} {float(size):.0f} MiB" for where, what, size in _BUFFER.findall(text)]
+    buffers = (Buffer(device, kind, float(mib)) for device, kind, mib in _BUFFER.findall(text))
     counts = (int(layers[1]), int(layers[2])) if layers else (0, 0)
-    return LayerPlacement(*counts, ", ".join(sizes))
+    return LayerPlacement(*counts, tuple(buffers))
 
 
 def complaint(about: str) -> str:

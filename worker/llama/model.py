@@ -154,7 +154,7 @@ def tell_placement(config: WorkerConfig) -> None:
         extra={
             "n_gpu_layers": found.n_offloaded,
             "n_layers": found.n_layers,
-            "buffers": found.buffers,
+            "buffers": ", ".join(map(str, found.buffers)),
         },
     )
     is_wanted = bool(config.devices) or config.n_gpu_layers > 0

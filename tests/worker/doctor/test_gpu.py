@@ -7,7 +7,7 @@ import pytest
 
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
-from worker.doctor.gpu import GpuFacts, judge_gpu, judge_load, read_driver, read_log
+from worker.doctor.gpu import GpuFacts, judge_gpu, judge_load, mib_on_gpus, read_driver
 
 CUDA = {"name": "CUDA0", "description": "NVIDIA H200", "kind": "gpu", "free": 2**37, "total": 2**37}
 HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}
@@ -71,55 +71,51 @@ def test_what_the_driver_says_is_read() -> None:
     assert "segmentation fault" in read_driver(ChildOutcome(-signal.SIGSEGV))[1]
 
 
-LOG = [
-    "load_tensors: offloaded 31/31 layers to GPU",
-    "load_tensors:   CPU_Mapped model buffer size =    28.69 MiB",
-    "load_tensors:        CUDA0 model buffer size =    94.10 MiB",
-    "llama_kv_cache:      CUDA0 KV buffer size =    22.50 MiB",
-    "llama_context:  CUDA_Host  output buffer size =     0.19 MiB",
-    "llama_context:      CUDA0 compute buffer size =   100.00 MiB",
-    "llama_context:  CUDA_Host compute buffer size =     5.00 MiB",
-    "nonsense",
-]
+BUFFERS = (
+    ("CPU_Mapped", "model", 28.69),
+    ("CUDA0", "model", 94.10),
+    ("CUDA0", "KV", 22.50),
+    ("CUDA0", "compute", 100.0),
+    ("CUDA_Host", "compute", 5.0),
+)
 
 
-def loaded(log: list[str], **facts: Any) -> ChildOutcome:
+def loaded(n_offloaded: int = 31, buffers: Any = BUFFERS, **facts: Any) -> ChildOutcome:
+    placed = {"n_offloaded": n_offloaded, "n_layers": 31, "buffers": buffers}
     taken = {"taken": 2**30, "offloads": True, "seconds": 1.5}
-    return ChildOutcome(0, {"log": log, **taken, **facts})
+    return ChildOutcome(0, {**placed, **taken, **facts})
 
 
-def test_the_log_tells_what_is_where() -> None:
-    found = read_log(LOG)
-    assert (found.n_offloaded, found.n_layers) == (31, 31)
-    assert found.on_gpu("model") == {"CUDA0": 94.1}
-    assert found.on_gpu("KV") == {"CUDA0": 22.5}
-    assert found.on_gpu("compute") == {"CUDA0": 100.0}
+def test_buffers_on_gpus_are_added_up() -> None:
+    more = (*BUFFERS, ("CUDA1", "model", 1.0), ("CUDA0", "model", 2.0))
+    assert mib_on_gpus(more, "model") == {"CUDA0": 96.10, "CUDA1": 1.0}
+    assert mib_on_gpus(more, "compute") == {"CUDA0": 100.0}
 
 
 @pytest.mark.parametrize(
     ("outcome", "n_layers", "is_wanted", "level", "text"),
     [
-        (loaded(LOG), -1, True, Level.OK, "31 of 31 layers on CUDA0 (94 MiB of weights, 22 MiB"),
-        (loaded(LOG), 0, False, Level.OK, "all layers on the CPU, as asked"),
-        (loaded([], offloads=False), -1, False, Level.OK, "on the CPU"),
-        (loaded([], offloads=False), 99, True, Level.FAIL, "cannot offload"),
+        (loaded(), -1, True, Level.OK, "31 of 31 layers on CUDA0 (94 MiB of weights, 22 MiB"),
+        (loaded(), 0, False, Level.OK, "all layers on the CPU, as asked"),
+        (loaded(0, (), offloads=False), -1, False, Level.OK, "on the CPU"),
+        (loaded(0, (), offloads=False), 99, True, Level.FAIL, "cannot offload"),
         (
-            loaded(["offloaded 10/31 layers to GPU", LOG[2]]),
+            loaded(10),
             99,
             True,
             Level.FAIL,
             "only 10 of 31 layers",
         ),
         (
-            loaded(["offloaded 10/31 layers to GPU", LOG[2]]),
+            loaded(10),
             -1,
             False,
             Level.WARN,
             "only 10 of 31",
         ),
-        (loaded(["offloaded 10/31 layers to GPU", LOG[2]]), 10, True, Level.OK, "10 of 31 layers"),
-        (loaded(["offloaded 31/31 layers to GPU"]), 99, True, Level.FAIL, "are on a GPU"),
-        (loaded(LOG, taken=0), 99, True, Level.WARN, "the driver reports 0 MiB taken"),
+        (loaded(10), 10, True, Level.OK, "10 of 31 layers"),
+        (loaded(31, ()), 99, True, Level.FAIL, "are on a GPU"),
+        (loaded(taken=0), 99, True, Level.WARN, "the driver reports 0 MiB taken"),
         (ChildOutcome(None), 99, True, Level.FAIL, "did not come to an end"),
         (ChildOutcome(-signal.SIGILL), 0, False, Level.FAIL, "illegal instruction"),
         (ChildOutcome(-signal.SIGSEGV), 0, False, Level.FAIL, "segmentation fault"),

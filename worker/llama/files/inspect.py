@@ -51,18 +51,9 @@ def devices() -> list[dict[str, Any]]:
 
 
 def about_loading(config: WorkerConfig) -> dict[str, Any]:
-    """Load a model as a worker would, compute with it, and return what llama.cpp said."""
-    lines: list[str] = []
-
-    @lib.llama_log_callback  # type: ignore[untyped-decorator] # llama_cpp is untyped
-    def on_log(level: int, text: bytes, _data: object) -> None:
-        library.keep(level, text)  # the parent searches it for the reason of a failure
-        if b"buffer size" in text or b"offloaded" in text:
-            lines.append(text.decode(errors="replace").strip())
-
+    """Load a model as a worker would, compute with it, and return times, memory and placement."""
     library.start()
     before = _free()
-    lib.llama_log_set(on_log, None)
     began = time.monotonic()
     loaded = model.load(config, lambda _fraction: None)
     _compute(loaded)
@@ -70,7 +61,7 @@ def about_loading(config: WorkerConfig) -> dict[str, Any]:
         "seconds": time.monotonic() - began,
         "offloads": bool(lib.llama_supports_gpu_offload()),
         "taken": max(0, before - _free()),
-        "log": lines,
+        **library.placement()._asdict(),
     }
     loaded.close()
     return facts
