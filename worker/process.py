@@ -82,8 +82,7 @@ class WorkerProcess:
             GatewayConnection(self._zmq, endpoint, name, number, _curve_files(config))
             for number, endpoint in enumerate(config.connect)
         ]
-        self._link = Link(connections, self._outbound_queue, hello)
-        self._link.is_held = is_held
+        self._link = Link(connections, self._outbound_queue, hello, is_held=is_held)
         self._link.tasks.request_ids.install()
         self._n_signals = 0
         self._is_admitted = False

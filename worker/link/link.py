@@ -42,8 +42,12 @@ class Link:
         connections: Sequence[GatewayConnection],
         outbound_queue: OutboundQueue,
         hello: m.Hello,
+        *,
+        is_held: bool = False,
     ) -> None:
+        """With `is_held` the worker is on trial: gateways give it only tasks that name it."""
         self._sessions = Sessions(connections, outbound_queue.fd, self._heartbeat)
+        self._sessions.is_held = is_held
         self._outbound_queue = outbound_queue
         self._hello = hello
         self._engine: Engine | None = None
@@ -125,19 +129,10 @@ class Link:
             self.draining = True
             self._sessions.send([m.Draining()])
 
-    @property
-    def is_held(self) -> bool:
-        """The worker is on trial: gateways give it only tasks that name it."""
-        return self._sessions.is_held
-
-    @is_held.setter
-    def is_held(self, is_held: bool) -> None:
-        self._sessions.is_held = is_held
-
     def admit(self) -> None:
         """Take all tasks from now on: the worker was held, and has passed its trial."""
-        if self.is_held:
-            self.is_held = False
+        if self._sessions.is_held:
+            self._sessions.is_held = False
             self._sessions.send([m.Admitted()])
 
     @property

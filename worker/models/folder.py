@@ -1,17 +1,16 @@
 """The models of a folder: each file, and each sub-folder with a file in it, is one."""
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigError
+from worker.settings.model_file import part_name
 
 logger = logging.getLogger("supervisor")
 
 _SUFFIX = ".gguf"
-_SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 _DRAFTS = ("mtp-", "dspark-", "dflash-")
 """Prefixes of draft models beside a model, which are not listed, as in llama-server."""
 
@@ -74,16 +73,17 @@ def choose(folder: Path, names: Sequence[str]) -> list[FoundModel]:
 
 def _models(names: Iterable[str]) -> list[str]:
     models = [name for name in names if name.endswith(_SUFFIX) and not _is_companion(name)]
-    shards = {name: match[1] for name in models if (match := _SHARD.search(name))}
+    parts = {name: part for name in models if (part := part_name(name))}
     # As in llama-server, a split model comes before a single file.
     return sorted(
-        (name for name in models if shards.get(name, "00001") == "00001"),
-        key=lambda name: name not in shards,
+        (name for name in models if name not in parts or parts[name].number == 1),
+        key=lambda name: name not in parts,
     )
 
 
 def _stem(name: str) -> str:
-    return _SHARD.sub("", name).removesuffix(_SUFFIX)
+    part = part_name(name)
+    return part.stem if part else name.removesuffix(_SUFFIX)
 
 
 def _is_mmproj(name: str) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Generator, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
+from worker.settings.model_file import part_name
+
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _SIDE_FILES = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _TAG = re.compile(r"[-.]([^-.]+)(?:-\d{5}-of-\d{5})?\.gguf$")
@@ -109,6 +111,6 @@ def tag_of(name: str) -> str:
 def is_model(name: str) -> bool:
     """Return whether a file is a model: not a projector or the like, nor a further part."""
     file = name.rpartition("/")[2]
-    part = re.search(r"-(\d{5})-of-\d{5}\.gguf$", file)
-    is_first = part is None or int(part[1]) == 1
+    part = part_name(file)
+    is_first = part is None or part.number == 1
     return file.endswith(".gguf") and is_first and not any(side in file for side in _SIDE_FILES)

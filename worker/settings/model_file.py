@@ -2,15 +2,31 @@
 
 import re
 from pathlib import Path
+from typing import NamedTuple
+
+_PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
+
+
+class PartName(NamedTuple):
+    """Name of one part of a split file: `STEM-00001-of-00003.gguf`."""
+
+    stem: str
+    number: int
+    n_parts: int
+
+
+def part_name(name: str) -> PartName | None:
+    """Read the name of a file; None if the file is not part of a split one."""
+    match = _PART.fullmatch(name)
+    return None if match is None else PartName(match[1], int(match[2]), int(match[3]))
 
 
 def paths_of(path: Path) -> list[Path]:
     """Return the paths of all parts of a file, whether they exist or not."""
-    match = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
-    if match is None:
+    if (part := part_name(path.name)) is None:
         return [path]
-    names = [f"{match[1]}-{i:05d}-of-{match[2]}.gguf" for i in range(1, int(match[2]) + 1)]
-    return [path.with_name(name) for name in names]
+    numbers = range(1, part.n_parts + 1)
+    return [path.with_name(f"{part.stem}-{i:05d}-of-{part.n_parts:05d}.gguf") for i in numbers]
 
 
 def parts(path: Path) -> tuple[list[int], str]:

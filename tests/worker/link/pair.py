@@ -26,7 +26,7 @@ from worker.prompt.prompt import PromptReader
 class Pair:
     """A gateway and a link with its engine thread."""
 
-    def __init__(self, endpoint: str, **settings: Any) -> None:
+    def __init__(self, endpoint: str, *, is_held: bool = False, **settings: Any) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.gateway = Gateway(self.context, endpoint)
         config = WorkerConfig(backend="fake", n_slots=2, n_ctx=512, **settings)
@@ -38,7 +38,7 @@ class Pair:
         self.thread.start()
         hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
         connections = [GatewayConnection(self.context, endpoint, "w:1")]
-        self.link = Link(connections, self.outbound_queue, hello)
+        self.link = Link(connections, self.outbound_queue, hello, is_held=is_held)
         self.link.open()
 
     def attach(self, embeddings: EmbeddingBatcher | None = None) -> None:

@@ -178,14 +178,14 @@ def test_a_turn_goes_on_while_the_engine_speaks_and_ends_with_its_last_task(
     assert [one.text for one in said] == ["a", "b", "c"]
 
 
-def test_a_held_worker_says_so_until_it_is_admitted(pair: Pair) -> None:
-    pair.link.is_held = True
+def test_a_held_worker_says_so_until_it_is_admitted(tmp_path: Path) -> None:
+    pair = Pair(f"ipc://{tmp_path}/wire", is_held=True)
     pair.attach()
     (ready,) = pair.until(m.Ready)
     assert isinstance(ready, m.Ready)
     assert ready.is_held
     pair.link.admit()
     pair.until(m.Admitted)
-    assert not pair.link.is_held
     pair.link.admit()
+    pair.close()
     assert sum(isinstance(one, m.Admitted) for one in pair.gateway.heard) == 1
