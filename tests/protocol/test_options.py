@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options.argument_readers import unescape
 from protocol.config.options.table import (
     OPTIONS,
     SECTIONS,
     apply,
     from_environ,
     read_text,
-    unescape,
 )
 from protocol.errors import ConfigError, InvalidRequest
 

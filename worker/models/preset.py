@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
-from protocol.config.options.option import read_boolean
+from protocol.config.options.argument_readers import read_boolean
 from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused, read_text
 from protocol.errors import ConfigError, InvalidRequest
 

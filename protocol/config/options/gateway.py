@@ -1,14 +1,13 @@
 """The options of the gateway and of the log: addresses, keys, pages, lines."""
 
-from protocol.config.options.option import (
-    Option,
-    option,
+from protocol.config.options.argument_readers import (
     read_flash,
     read_interval,
     read_object,
     read_object_file,
     read_one,
 )
+from protocol.config.options.option import Option, option
 
 GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.host", "--host", env="HOST"),

@@ -1,8 +1,6 @@
 """The options of generation: defaults for the fields that a request leaves out."""
 
-from protocol.config.options.option import (
-    Option,
-    option,
+from protocol.config.options.argument_readers import (
     read_bias,
     read_breakers,
     read_file,
@@ -10,6 +8,7 @@ from protocol.config.options.option import (
     read_one,
     read_predict,
 )
+from protocol.config.options.option import Option, option
 
 SAMPLING_OPTIONS: tuple[Option, ...] = (
     option("sampling.n_predict", "-n --predict --n-predict", env="N_PREDICT", parse=read_predict),

@@ -2,15 +2,8 @@
 
 from typing import Any
 
-from protocol.config.options.option import (
-    Option,
-    Unused,
-    option,
-    read_boolean,
-    read_layers,
-    read_poll,
-    unused,
-)
+from protocol.config.options.argument_readers import read_boolean, read_layers, read_poll
+from protocol.config.options.option import Option, Unused, option, unused
 from protocol.cpulist import parse_mask
 
 _MASK = "CPUs of the draft model's threads, as a hexadecimal mask."

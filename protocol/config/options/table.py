@@ -10,15 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.options.argument_readers import read_boolean
 from protocol.config.options.gateway import GATEWAY_OPTIONS
-from protocol.config.options.option import (
-    SECTIONS,
-    Option,
-    Unused,
-    read_boolean,
-    read_text,
-    unescape,
-)
+from protocol.config.options.option import SECTIONS, Option, Unused, read_text
 from protocol.config.options.presets import PRESETS
 from protocol.config.options.sampling import SAMPLING_OPTIONS
 from protocol.config.options.speculation import SPECULATION_OPTIONS
@@ -36,7 +30,6 @@ __all__ = [
     "from_environ",
     "named_in",
     "read_text",
-    "unescape",
     "unused_in",
 ]
 

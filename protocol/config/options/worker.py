@@ -1,8 +1,6 @@
 """The options of a worker: model, devices, context, template."""
 
-from protocol.config.options.option import (
-    Option,
-    option,
+from protocol.config.options.argument_readers import (
     read_boolean,
     read_effort,
     read_file,
@@ -16,6 +14,7 @@ from protocol.config.options.option import (
     read_range,
     read_shares,
 )
+from protocol.config.options.option import Option, option
 from protocol.cpulist import parse_mask
 
 WORKER_OPTIONS: tuple[Option, ...] = (
