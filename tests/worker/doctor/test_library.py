@@ -76,7 +76,7 @@ def test_what_cannot_be_told_is_no_fault() -> None:
             "libcudart.so.12",
         ),
         (ChildOutcome(-signal.SIGSEGV, {}, "x\nFatal\n"), "segmentation fault; Fatal", "rebuild"),
-        (ChildOutcome(0, {"text": "?"}, ""), "said nothing", "rebuild"),
+        (ChildOutcome(0, {"text": "?"}, ""), "no output", "rebuild"),
     ],
 )
 def test_why_it_cannot_be_loaded_is_said_with_the_mend(
