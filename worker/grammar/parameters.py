@@ -10,9 +10,9 @@ from worker.grammar.json_schema.merging import merge
 from worker.grammar.limits import SchemaError
 from worker.grammar.reader import read_schema
 from worker.output.chat_parser.nested import ValueTypes
+from worker.output.chat_parser.tagged import ANY_TYPE
 
 _MAX_DEPTH = 8
-ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
 
 
 def parameters(function: Mapping[str, Any]) -> tuple[n.Document, tuple[n.Property, ...]]:

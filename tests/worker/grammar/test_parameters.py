@@ -12,7 +12,8 @@ from tests.worker.output.test_nested_tools import TEMPLATE as NESTED
 from tests.worker.output.test_tagged_tools import TEMPLATES
 from tests.worker.prompt.test_conversation import read
 from worker.grammar import nodes as n
-from worker.grammar.parameters import ANY_TYPE, TypeReader, argument_types, whole_part
+from worker.grammar.parameters import TypeReader, argument_types, whole_part
+from worker.output.chat_parser.tagged import ANY_TYPE
 
 USER = {"role": "user", "content": "hi"}
 

@@ -11,6 +11,7 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, THINKER
 from tests.worker.prompt.test_templates import CONVERSATIONS, llama_cpp_says
+from worker.grammar.limits import MAX_SCHEMA_CHARS
 from worker.output.chat_parser.parser import ChatParser
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ConversationReader
@@ -113,6 +114,13 @@ def test_without_jinja_a_schema_is_still_a_grammar() -> None:
     reader = BuiltInReader(card("", jinja=False))
     assert "root ::= " in reader.read(Chat(messages=(USER,), schema="{}")).grammar
     assert reader.read(Chat(messages=(USER,))).grammar == ""
+
+
+@pytest.mark.parametrize("reader", [BuiltInReader, ConversationReader])
+def test_a_schema_that_is_too_long_is_refused(reader: type[BuiltInReader]) -> None:
+    schema = json.dumps({"description": "x" * MAX_SCHEMA_CHARS})
+    with pytest.raises(InvalidRequest, match="'response_format': longer than"):
+        reader(card("", jinja=False)).read(Chat(messages=(USER,), schema=schema))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,12 @@ def to_gbnf(schema: Any, *, param: str = "json_schema") -> str:
 
 @functools.lru_cache(maxsize=_CACHED)
 def text_to_gbnf(text: str, *, param: str = "json_schema") -> str:
-    """Return the grammar of a schema that came as text; `{}` is any object."""
+    """Return the grammar of a schema that came as text."""
+    return to_gbnf(parse_schema(text, param=param), param=param)
+
+
+def parse_schema(text: str, *, param: str) -> Any:
+    """Decode a schema that came as text; `{}` is any object."""
     if len(text) > MAX_SCHEMA_CHARS:
         message = f"Field '{param}': longer than {MAX_SCHEMA_CHARS} characters"
         raise InvalidRequest(message, param=param)
@@ -28,4 +33,4 @@ def text_to_gbnf(text: str, *, param: str = "json_schema") -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"Field '{param}': not JSON", param=param) from error
-    return to_gbnf({"type": "object"} if schema == {} else schema, param=param)
+    return {"type": "object"} if schema == {} else schema

@@ -4,7 +4,6 @@ As llama-server's --no-jinja: without tools, reasoning and continued answers; th
 text of the model.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,15 +37,10 @@ class BuiltInReader:
         messages = [_plain(message) for message in chat.messages]
         adds = chat.add_generation_prompt and not chat.continue_final_message
         text = self._template.render(messages, {}, add_generation_prompt=adds)
-        return ChatPrompt(text=text, grammar=_grammar(chat.schema) if chat.schema else "")
+        grammar = text_to_gbnf(chat.schema, param="response_format") if chat.schema else ""
+        return ChatPrompt(text=text, grammar=grammar)
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the fields that a built-in template reads; a missing content is empty."""
     return {"role": str(message.get("role") or ""), "content": message.get("content") or ""}
-
-
-def _grammar(schema: str) -> str:
-    """Return the grammar of an answer in JSON; without a schema, of any object."""
-    text = schema if json.loads(schema) != {} else '{"type": "object"}'
-    return text_to_gbnf(text, param="response_format")

@@ -10,6 +10,7 @@ from typing import Any
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Chat
+from worker.grammar.json_schema.schema import parse_schema
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
 from worker.output.chat_parser.formats import GENERIC, choose_format, markers
@@ -263,12 +264,8 @@ def called_tools(chat: Chat) -> tuple[Tool, ...]:
 
 @functools.lru_cache(maxsize=32)
 def _schema_grammar(text: str, shape: ToolShape) -> str:
-    return answer_grammar(_schema(text), shape, param="response_format")
-
-
-def _schema(text: str) -> Any:
-    schema = json.loads(text)
-    return schema if schema != {} else {"type": "object"}
+    schema = parse_schema(text, param="response_format")
+    return answer_grammar(schema, shape, param="response_format")
 
 
 def _described(tool: Tool) -> dict[str, Any]:
