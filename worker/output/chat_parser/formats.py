@@ -1,7 +1,7 @@
-"""How models write tool calls: one row a format, chosen by the template's text.
+"""How models write tool calls: one row for each format, chosen by the template's text.
 
-The same markers that llama.cpp knows (common/chat.cpp, common/parsers/); `NAME` in an opener stands
-for the name of a tool, `ANY` for an identifier.
+The markers are llama.cpp's (common/chat.cpp, common/parsers/). `NAME` in an opener stands for the
+name of a tool, `ANY` for an identifier.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ GENERIC = ToolFormat(
     calls=(("tool_call",), ("tool_calls", None)),
     content=("response",),
 )
-"""For templates that know no tools: the prompt explains it, a grammar enforces it."""
+"""For templates without tools: the prompt explains the calls, a grammar enforces them."""
 
 _FUNCTION_BLOCKS = Tagged(
     key_open="<parameter=",

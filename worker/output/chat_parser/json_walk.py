@@ -1,4 +1,4 @@
-"""Walks through one JSON value character by character, and tells where in it each value lies."""
+"""Reads one JSON value character by character, and reports where each value in it lies."""
 
 import json
 from enum import Enum, auto
@@ -16,7 +16,7 @@ _N_HEX = 4
 
 
 class MalformedJson(Exception):
-    """The character just pushed cannot stand where it stands."""
+    """The character just pushed makes the JSON invalid."""
 
 
 class _WalkState(Enum):

@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Literals with optional space between; `name` is the tool that an opener names."""
+    """Literals with optional white space between; `name` is the tool that an opener names."""
 
     kind: Kind
     parts: tuple[str, ...]
@@ -55,7 +55,7 @@ def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
 
 
 def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
-    """Return all openers; before arguments in tags line breaks are as models like them."""
+    """Return all openers; before arguments in tags, their line breaks are optional."""
     all_openers = (*tools.openers, *tools.loose_openers)
     if not (tools.tagged or tools.nested):
         return all_openers
@@ -119,8 +119,8 @@ def find(
 ) -> tuple[int, Marker, int] | tuple[int, None, int]:
     """Find the first marker from `start` on: where it begins, which it is, where it ends.
 
-    Without a marker the first number says how far the text is certainly free of one. A marker that
-    stands earlier in the list and may still come true decides over later ones.
+    Without a marker, the first number is the length of the text that certainly contains none. A
+    marker that may still be completed takes precedence over those after it in the list.
     """
     firsts = {marker.parts[0][0] for marker in markers}
     for at in range(start, len(text)):

@@ -1,7 +1,7 @@
 """Reads arguments whose parts are tags within tags, as MiniMax M3 writes them.
 
-A tag has the name of a member, or is `item` in an array. What a value is the tool's schema says;
-where it says nothing, tags in a value make it an object or an array.
+A tag has the name of a member, or is `item` in an array. The tool's schema gives the type of a
+value; where it gives none, a value with tags inside is an object or an array.
 """
 
 import json
@@ -82,7 +82,7 @@ def _value(text: str, part: ValueTypes, nested: Nested, depth: int) -> Any:
 
 
 def _elements(text: str, nested: Nested) -> list[tuple[str, str]]:
-    """Cut a text into its outermost elements; what stands between them is nothing."""
+    """Cut a text into its outermost elements; text between them is ignored."""
     found = []
     at = text.find(f"{nested.mark}<")
     while at >= 0:
@@ -101,7 +101,7 @@ def _elements(text: str, nested: Nested) -> list[tuple[str, str]]:
 
 
 def _end_of(text: str, at: int, again: str, close: str) -> int:
-    """Find the tag that closes an element, over elements of the same name within."""
+    """Find the tag that closes an element, past elements of the same name inside it."""
     depth = 1
     while depth:
         end, inner = text.find(close, at), text.find(again, at)

@@ -71,7 +71,7 @@ class _ParserState(Enum):
     CONTENT = auto()
     CALL = auto()
     BROKEN = auto()
-    """Arguments that are no longer valid JSON; the call was emitted, so they are passed on."""
+    """Arguments that are no longer valid JSON; as the call was emitted, they are passed on."""
     BETWEEN = auto()
     """After a call: closers, another call, or content again."""
 
@@ -80,9 +80,9 @@ class ChatParser:
     """One answer; `feed` what is generated, `finish` at its end."""
 
     def __init__(self, expected: Expected, *, is_whole: bool = False) -> None:
-        """`is_whole`: it is not streamed, and holds what the client began, as in llama-server.
+        """`is_whole`: the answer is not streamed, and contains what the client began.
 
-        If it is cut before anything was made out (space, half of a mark) it is content as it is.
+        If it ends before a part was recognized (white space, half of a mark), all of it is content.
         """
         self._expected = expected
         tools = expected.tools
@@ -140,7 +140,7 @@ class ChatParser:
         elif self._state is _ParserState.BETWEEN:
             pass  # all that is held back here is space, or a part of the next call's marker
         elif self._state is _ParserState.CALL:
-            # What follows a call is no words: brackets, or half of the next call.
+            # Text after a call is not content: brackets, or half of the next call.
             assert self._reader is not None
             if not (self._sink.has_called or self._reader.has_committed):
                 self._put_back("".join(self._held))
@@ -154,7 +154,7 @@ class ChatParser:
         while self._text and self._STEPS[self._state](self):
             pass
 
-    # ---- one state each: consume, and say whether to go on --------------------------------------
+    # ---- one step for each state: consumes text, returns whether another step can follow --------
 
     def _start(self) -> bool:
         """Look for reasoning, or for a bare call, at the very beginning."""

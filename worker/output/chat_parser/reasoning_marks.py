@@ -1,8 +1,9 @@
 """Ways in which models write reasoning: marks, and the white space around them.
 
-llama-server keeps the space inside reasoning but for what its parsers take as part of a mark. For
-most models that is what the template writes there (`worker.prompt.chat.reasoning_detection`).
-Models with a parser of their own in llama.cpp (common/parsers/) have a row here.
+llama-server keeps the space inside reasoning, except the space that its parsers take as part of a
+mark. For most models that is the space that the template writes beside the mark
+(`worker.prompt.chat.reasoning_detection`). Models with a parser of their own in llama.cpp
+(common/parsers/) have a row here.
 """
 
 from collections.abc import Sequence
@@ -27,9 +28,9 @@ class ReasoningMarks:
     skips_lead: bool = False
     """Whether white space before reasoning is dropped."""
     ends: tuple[str, ...] = ()
-    """Texts that end reasoning too, and belong to the following part."""
+    """Texts that also end reasoning, but belong to the part that follows."""
     call_inside: bool = False
-    """A call that begins inside is held to its grammar: the reasoning ends with its first mark."""
+    """Whether the grammar applies to a call inside reasoning: its first mark ends the reasoning."""
     may_only_end: bool = False
     """Whether an answer without reasoning may begin with the mark that ends it."""
     is_anywhere: bool = False
@@ -39,11 +40,11 @@ class ReasoningMarks:
     finish: str = ""
     """How the template ends reasoning."""
     answer: str = ""
-    """The mark that an answer begins with where the grammar must say it."""
+    """Mark that begins an answer, where the grammar must contain it."""
     fence: bool | None = None
-    """An answer in JSON must stand in a fence (true), must not (false), or as it likes."""
+    """Whether a code fence around an answer in JSON is required; None: it is allowed."""
     forced: str = ""
-    """Text that ends reasoning by force; empty for `close`."""
+    """Text with which the worker ends reasoning at its budget; empty for `close`."""
 
     @property
     def written(self) -> tuple[str, str]:
@@ -53,13 +54,13 @@ class ReasoningMarks:
 
     @property
     def last_words(self) -> tuple[str, ...]:
-        """Return all texts that end reasoning, first the one to end them by force with."""
+        """Return all texts that end reasoning; the worker writes the first one at the budget."""
         found = (self.forced, self.close, *(self.ends if self.call_inside else ()))
         return tuple(dict.fromkeys(text for text in found if text))
 
     @property
     def skips_space(self) -> bool:
-        """An answer without reasoning begins with its first letter."""
+        """Whether leading white space of an answer without reasoning is dropped."""
         return self.skips_lead or self.after_close is None
 
 
@@ -103,7 +104,7 @@ _QWEN = ReasoningMarks(
 )
 _QWEN_MARKS = ("<tool_call>", "<function=", "<parameter=")
 ON_ONE_LINE = "'<tool_call><function=' ~ tool_call.name ~ '>'"
-"""Qwen3-Coder's tags without line breaks: llama.cpp too takes that for another format."""
+"""Qwen3-Coder's tags without line breaks, which llama.cpp, too, takes for another format."""
 _COHERE = ("<|START_THINKING|>", "<|END_THINKING|>")
 
 _ANALYSIS = "<|channel|>analysis<|message|>"
@@ -181,7 +182,7 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
         reasoning_marks=ReasoningMarks(skips_lead=True, fence=False),
     ),
 )
-"""The first row whose marks are all in the template is taken; without one, it is rendered."""
+"""The first row that fits the template is taken; if none fits, renderings are compared."""
 
 
 def listed_reasoning_marks(template: str) -> ReasoningMarks | None:

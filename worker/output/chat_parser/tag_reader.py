@@ -1,4 +1,4 @@
-"""What readers of arguments in tags have in common."""
+"""Base class of the readers of arguments in tags."""
 
 from worker.output.chat_parser.sink import Sink
 

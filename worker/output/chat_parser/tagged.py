@@ -49,7 +49,7 @@ class TaggedReader(TagReader):
         while self._text and not self.is_done and self._step():
             pass
 
-    # ---- one step each: consume, and say whether to go on ---------------------------------------
+    # ---- steps: each consumes text and returns whether the next step can follow ------------------
 
     def _between(self) -> bool:
         """Wait for a key or the end."""
@@ -93,7 +93,7 @@ class TaggedReader(TagReader):
         close = self._tagged.value_close
         self._closer = f"\n{close}\n" if is_block else close
         if is_block and self._closer.startswith(self._text):
-            return False  # it may be empty, its two line breaks being one
+            return False  # the value may be empty: one line break stands for both
         is_empty = self._text.startswith(self._closer)
         if is_block and not is_empty:
             self._text = self._text[1:]
@@ -107,7 +107,7 @@ class TaggedReader(TagReader):
         return True
 
     def _starts(self, char: str) -> bool:
-        """Whether a value that need not be a string may be another one."""
+        """Whether a value that begins with this character may be other than a string."""
         return any(char in chars for kind, chars in _STARTS.items() if kind in self._found)
 
     def _string(self) -> bool:
@@ -163,7 +163,7 @@ class TaggedReader(TagReader):
             return False
         text, self._text = self._text[:at], self._text[at:]
         may_be_string = "string" in self._found
-        # Where the schema has no strings, space around the value is none of it.
+        # Where the schema allows no string, white space around the value is not part of it.
         text = text if may_be_string else text.strip()
         is_json = _kind(text) in self._found - {"string"}
         self._put(text if is_json else f'"{_quoted(text)}"')

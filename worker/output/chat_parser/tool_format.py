@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from worker.output.chat_parser.json_walk import Path
 
 NAME, ANY, KIND = "\0name", "\0any", "\0kind"
-"""The name of a tool, an identifier, and what gpt-oss may say of the arguments' language."""
+"""Name of a tool, an identifier, and the language of the arguments that gpt-oss may name."""
 
 Parts = tuple[str, ...]
 """Literals with optional white space between them."""
@@ -41,7 +41,7 @@ class Nested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """One way of writing calls; what follows an opener with `NAME` are the arguments alone."""
+    """One way of writing calls; only the arguments follow an opener with `NAME`."""
 
     name: str
     marks: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class ToolFormat:
     calls: tuple[Path, ...] = FLAT
     """Where in the JSON after an opener the calls are."""
     content: Path | None = None
-    """Where in the JSON the answer in words is."""
+    """Where in the JSON an answer without calls is."""
     name_key: str = "name"
     arguments_key: str = "arguments"
     tagged: Tagged | None = None
@@ -68,11 +68,11 @@ class ToolFormat:
     nested: Nested | None = None
     """Arguments stand in tags within tags."""
     loose_openers: tuple[Parts, ...] = ()
-    """How some models begin the first call instead."""
+    """Other ways in which some models begin the first call."""
     triggers: tuple[str, ...] = ()
     """Where a grammar begins to hold; empty: where the first opener or a loose one does."""
     has_words_first: bool = False
-    """A bare call may come after words."""
+    """A bare call may come after other content."""
     has_id: bool = False
     """The model writes an id into the call."""
     id_length: int = 32

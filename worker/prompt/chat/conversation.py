@@ -20,7 +20,7 @@ from worker.output.chat_parser.reasoning_marks import ReasoningMarks, listed_rea
 from worker.output.chat_parser.tagged import Types
 from worker.output.chat_parser.tool_format import NAME
 from worker.prompt.chat.generic import explain
-from worker.prompt.chat.history import Habits, adapt
+from worker.prompt.chat.history import TemplateAbilities, adapt
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
 from worker.prompt.chat.segments import common
 from worker.prompt.chat.template import CHATML, ChatTemplate
@@ -61,7 +61,7 @@ class ConversationReader:
         self._parses = card.parses_chats
         source = card.chat_template or CHATML
         self._template = ChatTemplate(BUILT_IN.get(source, source), card)
-        self._habits = Habits(self._template)
+        self._abilities = TemplateAbilities(self._template)
         self.tools = choose_format(self._template.source)
         found = find_reasoning_marks(self._template)
         self._is_listed = listed_reasoning_marks(self._template.source) is not None
@@ -142,7 +142,7 @@ class ConversationReader:
             is_parallel, is_required = self._is_parallel(chat), _is_required(chat)
             messages = explain(messages, tools, is_parallel=is_parallel, is_required=is_required)
         keeps_developer = self.tools.name == "gpt-oss"
-        messages = adapt(messages, self._habits, self.tools, keeps_developer=keeps_developer)
+        messages = adapt(messages, self._abilities, self.tools, keeps_developer=keeps_developer)
         variables = dict(chat.kwargs or {})
         if chat.tools and self.tools is not GENERIC:
             tools = [_described(tool) for tool in chat.tools]

@@ -14,7 +14,7 @@ Messages = Sequence[Mapping[str, Any]]
 _USER = {"role": "user", "content": "needle-text"}
 
 
-class Habits:
+class TemplateAbilities:
     """Abilities of a template, detected by rendering small conversations."""
 
     def __init__(self, template: ChatTemplate) -> None:
@@ -25,7 +25,7 @@ class Habits:
         """Whether arguments of earlier calls must be objects, not JSON strings."""
         if self._shows('"needle": "needle-value"', _OBJECTS):
             return True
-        # What is not printed as Python has it is taken apart: each argument has its own tags.
+        # Arguments that are not printed as a Python dict are written one by one, each in its tags.
         if self._shows("needle-value", _OBJECTS) and not self._shows("{'needle'", _OBJECTS):
             return True
         return self._shows("needle-value", _OBJECTS) and not self._shows("needle-value", _TEXTS)
@@ -82,7 +82,7 @@ _TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
 
 
 def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a message's reasoning as a block before its words."""
+    """Write a message's reasoning as a block before its content."""
     content = message.get("content") or []
     words = [{"type": "text", "text": content}] if isinstance(content, str) else content
     thought = {"type": "thinking", "thinking": message["reasoning_content"]}
@@ -91,22 +91,22 @@ def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def adapt(
-    messages: Messages, habits: Habits, tools: ToolFormat, *, keeps_developer: bool
+    messages: Messages, abilities: TemplateAbilities, tools: ToolFormat, *, keeps_developer: bool
 ) -> list[dict[str, Any]]:
-    """Write messages in the way that a template understands."""
+    """Convert messages to the form that a template needs."""
     adapted = [dict(message) for message in messages]
     for message in adapted:
         if message.get("role") == "developer" and not keeps_developer:
             message["role"] = "system"
         if message.get("tool_calls"):
             message["content"] = message.get("content") or ""
-            if tools.is_array and not habits.writes_calls:
+            if tools.is_array and not abilities.writes_calls:
                 message["content"] += _in_words(message["tool_calls"], tools)
-            read = _as_object if habits.wants_objects else _as_text
+            read = _as_object if abilities.wants_objects else _as_text
             message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
-    if any(message.get("reasoning_content") for message in adapted) and habits.takes_blocks:
+    if any(message.get("reasoning_content") for message in adapted) and abilities.takes_blocks:
         adapted = [_as_blocks(one) if one.get("reasoning_content") else one for one in adapted]
-    if adapted and adapted[0].get("role") == "system" and not habits.takes_system:
+    if adapted and adapted[0].get("role") == "system" and not abilities.takes_system:
         adapted = _merge_system(adapted)
     return adapted
 
