@@ -32,10 +32,20 @@ from worker.host.topology import read_host
 from worker.keygen import keygen
 from worker.models.catalog import open_catalog
 from worker.settings import resolve
-from worker.settings.arguments import Given, OptionCommand, given, with_options
+from worker.settings.arguments import (
+    CONTEXT,
+    ConfigRefused,
+    Given,
+    OptionCommand,
+    config_option,
+    given,
+    log_warnings,
+    with_options,
+)
 from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located
 from worker.settings.information_options import information_options, version_option
+from worker.settings.pool_config import read_pool_config
 from worker.supervisor.children import launch
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
@@ -49,7 +59,7 @@ from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Settings, Supervisor
 from worker.supervisor.terminal import Console, stderr_console
-from worker.worker_command import CONTEXT, config_option, configured, refuse, warn, worker
+from worker.worker_command import worker
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -137,10 +147,10 @@ def serve(config: Path | None, **values: Any) -> None:
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms
     try:
         overrides = given(values, _SETTABLE)
-        pool = configured(config, overrides)
+        pool = read_pool_config(config, overrides)
         pool = _with_log_settings(pool, overrides, console)
         logs.configure("supervisor", pool.log, stream=console)
-        warn(overrides)
+        log_warnings(overrides)
         host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)
@@ -148,7 +158,7 @@ def serve(config: Path | None, **values: Any) -> None:
                 start = Start(folder, console, host, listeners, config)
                 code = _supervise(pool, overrides, start)
     except ConfigError as error:
-        raise SystemExit(refuse(error)) from None
+        raise ConfigRefused(str(error)) from None
     raise SystemExit(code)
 
 
@@ -250,7 +260,7 @@ def _reread_gateways(
     pool: PoolConfig, overrides: Given, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
-    fresh = configured(start.config, overrides).gateway
+    fresh = read_pool_config(start.config, overrides).gateway
     kept = {name: getattr(pool.gateway, name) for name in _KEPT_UNTIL_RESTART}
     path = start.folder / f"pool-{next(numbers)}.json"
     path.touch(mode=0o600)
@@ -281,7 +291,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
 
 def _reread_pool(overrides: Given, console: Console, path: Path | None) -> PoolConfig:
     """Read a configuration file under the options that `serve` was given; raises `ConfigError`."""
-    return _with_log_settings(configured(path, overrides), overrides, console)
+    return _with_log_settings(read_pool_config(path, overrides), overrides, console)
 
 
 @main.group(context_settings=CONTEXT)
@@ -297,7 +307,7 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
     """Print what `serve` would run with these options, as TOML. Nothing is downloaded."""
     try:
         overrides = given(values, _SETTABLE)
-        pool = configured(config, overrides)
+        pool = read_pool_config(config, overrides)
         has_places = config and config.is_file() and config.suffix != ".json"
         folder = pool.runtime_dir or "(made at the start)"
         host = read_host()
@@ -310,7 +320,7 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
         )
         click.echo(toml(resolved, origins if origin else None), nl=False)
     except ConfigError as error:
-        raise SystemExit(refuse(error)) from None
+        raise ConfigRefused(str(error)) from None
 
 
 main.add_command(keygen)

@@ -1,17 +1,12 @@
-"""The command `llamapool worker`, and what it shares with the others of the command line.
-
-A worker that a supervisor starts imports this, not the supervisor's modules.
-"""
+"""The command `llamapool worker`; it imports none of the supervisor's modules."""
 
 import gc
-import logging
 import os
 from pathlib import Path
 from typing import Any
 
 import click
 
-from protocol.config import config as configs
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import EXIT_CONFIG, ConfigError
@@ -19,51 +14,16 @@ from protocol.process import logs
 from protocol.process.notify import Notifier
 from worker.host.topology import read_host
 from worker.settings import resolve
-from worker.settings.arguments import Given, OptionCommand, given, warnings, with_options
-from worker.settings.host_config import host_settings
-
-logger = logging.getLogger("supervisor")
-
-CONTEXT = {
-    "help_option_names": ["-h", "--help", "--usage"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
-    "max_content_width": 100,
-}
-
-
-def configured(path: Path | None, overrides: Given) -> PoolConfig:
-    """Read the file, or the host's settings without one; `overrides` take precedence.
-
-    Paths become absolute: those of the file lie beside it, those of options in the folder in which
-    the command was given. Processes that read the result have folders of their own.
-    """
-    if path is not None:
-        config = resolve.anchored(configs.load(path), path.absolute().parent)
-    else:
-        config = options.apply(PoolConfig(), host_settings(os.environ))
-    return resolve.anchored(options.apply(config, overrides.changes), _here())
-
-
-def _here() -> Path:
-    """Return the folder in which the command was given; it may have been removed since."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path(os.environ.get("PWD", "/"))
-
-
-config_option = click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
+from worker.settings.arguments import (
+    CONTEXT,
+    ConfigRefused,
+    OptionCommand,
+    config_option,
+    given,
+    log_warnings,
+    with_options,
 )
-
-
-def warn(overrides: Given) -> None:
-    """Log the options that have no effect; raises `ConfigError` for one that is refused."""
-    for line in warnings(overrides.unused):
-        logger.warning("option without effect", extra={"cause": line})
+from worker.settings.pool_config import read_pool_config
 
 
 @with_options("worker", "sampling", "log")
@@ -80,15 +40,16 @@ def worker(
     """Run one worker, which dials a gateway."""
     try:
         overrides = given(values, ("worker", "sampling", "log"))
-        pool = configured(config, overrides)
+        pool = read_pool_config(config, overrides)
         one = _one_worker(pool, name, connect)
         logs.configure(one.name, pool.log)
-        warn(overrides)
+        log_warnings(overrides)
     except ConfigError as error:
         # A supervisor logs the reason itself; without one it goes to standard error.
         Notifier.from_environ().send(X_REASON=error, STATUS=error)
-        is_told = logs.LOG_FD_VARIABLE in os.environ
-        raise SystemExit(EXIT_CONFIG if is_told else refuse(error)) from None
+        if logs.LOG_FD_VARIABLE in os.environ:
+            raise SystemExit(EXIT_CONFIG) from None
+        raise ConfigRefused(str(error)) from None
     from worker.process import run
 
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 40 ms
@@ -104,9 +65,3 @@ def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> Worker
     # The folder is used only for the local endpoint; with explicit endpoints any will do.
     pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())
     return resolve.pick(pool, name)
-
-
-def refuse(error: ConfigError) -> int:
-    """Print what is wrong with the configuration and return the exit code for it."""
-    click.echo(f"llamapool: {error}", err=True)
-    return EXIT_CONFIG

@@ -7,7 +7,7 @@ import click
 from protocol.config.options.table import OPTIONS, UNUSED
 from tests.compat.llama_server import Known, parse, recorded
 from worker import cli
-from worker.worker_command import CONTEXT
+from worker.settings.arguments import CONTEXT
 
 OPTIONS_OF_OTHERS = recorded()
 MOST_REFUSED = 12

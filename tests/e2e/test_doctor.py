@@ -39,3 +39,12 @@ def test_what_is_broken_is_named_and_all_else_is_still_checked(tmp_path: Path) -
     assert found["llama.cpp"]["level"] == "fail"
     assert found["zeromq"]["level"] == "ok"
     assert "no model was loaded" in found["load"]["text"]
+
+
+def test_the_configuration_of_llama_cpp_is_read_as_by_serve(tmp_path: Path) -> None:
+    path = tmp_path / "llama.cpp" / "config.ini"
+    path.parent.mkdir()
+    path.write_text("port = x\n")
+    code, found = report("--no-load", env={"XDG_CONFIG_HOME": str(tmp_path)})
+    assert code == 1
+    assert f"{path}: [default]: port: must be a number" in found["config"]["text"]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.errors import EXIT_ERROR, EXIT_UNAVAILABLE
+from worker.settings.arguments import CommandFailed
 from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0
@@ -18,18 +20,19 @@ SOCKET_NAME = "admin.sock"
 _MAX_ANSWER = 64 << 20
 
 
-class AdminError(Exception):
+class AdminError(CommandFailed):
     """A request that failed, with what to do."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
         """HTTP status; 0 if nothing answered."""
+        self.exit_code = EXIT_ERROR if status else EXIT_UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAddress:
-    """Where a running pool is found: an URL, or the path of its admin socket."""
+    """Address of a running pool: a URL, or the path of its admin socket."""
 
     url: str = ""
     key: str = ""
@@ -129,9 +132,9 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
 
 
 def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
-    """Return where the pool is: as told, or the only one that this user runs on this host.
+    """Return the address that is given, or that of the only pool of this user on this host.
 
-    Raises `AdminError` that says what to give.
+    Raises `AdminError` if there is none or more than one.
     """
     if url:
         return PoolAddress(url=url, key=key)
@@ -162,7 +165,7 @@ def supervisor_pid(folder: Path) -> int:
 
 
 def _is_alive(path: Path) -> bool:
-    """Tell whether somebody listens; a socket of another user counts as none."""
+    """Whether a process of this user listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             return path.stat().st_uid == os.getuid() and sock.connect_ex(str(path)) == 0

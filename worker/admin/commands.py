@@ -1,4 +1,4 @@
-"""The commands that look at a running pool and change it."""
+"""The commands that show a running pool and change it."""
 
 import json
 import os
@@ -13,25 +13,35 @@ import click
 
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
-from protocol.errors import EXIT_ERROR, EXIT_UNAVAILABLE, ConfigError
+from protocol.errors import EXIT_ERROR, ConfigError
 from worker.admin.client import AdminClient, AdminError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
-from worker.settings.arguments import OptionCommand, given, with_options
+from worker.settings.arguments import (
+    CONTEXT,
+    ConfigRefused,
+    OptionCommand,
+    given,
+    with_options,
+)
 from worker.settings.resolve import anchored
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _WATCH_S = 1.0
-_CONTEXT = {
-    "help_option_names": ["-h", "--help"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
-    "max_content_width": 100,
-}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_runtime_dir_option = click.option(
+    "--runtime-dir",
+    default="",
+    envvar="RUNTIME_DIRECTORY",
+    help="Runtime directory of a pool on this host. [default: that of this user's only pool] "
+    "[env: RUNTIME_DIRECTORY]",
+)
+
+
 def _pool_options(command: Command) -> Command:
-    """Add the options that say which pool is meant."""
+    """Add the options that choose the pool."""
     for option in (
         click.option(
             "--url",
@@ -45,13 +55,7 @@ def _pool_options(command: Command) -> Command:
             envvar="LLAMA_API_KEY",
             help="An admin's key, with --url. [env: LLAMA_API_KEY]",
         ),
-        click.option(
-            "--runtime-dir",
-            default="",
-            envvar="RUNTIME_DIRECTORY",
-            help="Runtime directory of a pool on this host; without it and --url, the only one of "
-            "this user. [env: RUNTIME_DIRECTORY]",
-        ),
+        _runtime_dir_option,
     ):
         command = option(command)
     return command
@@ -61,33 +65,25 @@ def _client(pool: Mapping[str, str], timeout_s: float = 30.0) -> AdminClient:
     return AdminClient(find_pool(pool["url"], pool["admin_key"], pool["runtime_dir"]), timeout_s)
 
 
-def _refuse(error: AdminError) -> SystemExit:
-    click.echo(f"llamapool: {error}", err=True)
-    return SystemExit(EXIT_ERROR if error.status else EXIT_UNAVAILABLE)
-
-
-@click.command(context_settings=_CONTEXT)
+@click.command(context_settings=CONTEXT)
 @_pool_options
 @click.option("--json", "is_json", is_flag=True, help="Print JSON; with --watch an object a line.")
 @click.option("--watch", is_flag=True, help="Print again every second, until Ctrl-C.")
 def status(*, is_json: bool, watch: bool, **pool: str) -> None:
     """Show the workers, the queue and the gateways of a running pool."""
-    try:
-        client = _client(pool)
-        while True:
-            found = client.get("/admin/status")
-            if watch and not is_json and sys.stdout.isatty():
-                click.clear()
-            indent = None if watch else 1
-            click.echo(json.dumps(found, indent=indent) if is_json else table(found))
-            if not watch:
-                return
-            time.sleep(_WATCH_S)
-    except AdminError as error:
-        raise _refuse(error) from None
+    client = _client(pool)
+    while True:
+        found = client.get("/admin/status")
+        if watch and not is_json and sys.stdout.isatty():
+            click.clear()
+        indent = None if watch else 1
+        click.echo(json.dumps(found, indent=indent) if is_json else table(found))
+        if not watch:
+            return
+        time.sleep(_WATCH_S)
 
 
-@click.command(context_settings=_CONTEXT)
+@click.command(context_settings=CONTEXT)
 @click.argument("worker")
 @_pool_options
 @click.option("--wait", is_flag=True, help="Return once the worker has left.")
@@ -95,24 +91,21 @@ def status(*, is_json: bool, watch: bool, **pool: str) -> None:
 @click.option("--force", is_flag=True, help="Also if it is the only worker of its model.")
 def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) -> None:
     """Take a worker out of service: its streams go on at other workers, and its process ends."""
-    try:
-        client = _client(pool)
-        client.post("/admin/drain", worker=worker, force=force)
-        if wait and not _until(lambda: _has_left(client, worker), timeout):
+    client = _client(pool)
+    client.post("/admin/drain", worker=worker, force=force)
+    deadline = time.monotonic() + timeout
+    while wait and not _has_left(client, worker):
+        if time.monotonic() >= deadline:
             raise AdminError(f"{worker} has not left within {timeout:g} s", 504)
-    except AdminError as error:
-        raise _refuse(error) from None
+        time.sleep(_POLL_S)
 
 
-@click.command(context_settings=_CONTEXT)
+@click.command(context_settings=CONTEXT)
 @click.argument("worker")
 @_pool_options
 def undrain(worker: str, **pool: str) -> None:
     """Start a drained worker again."""
-    try:
-        _client(pool).post("/admin/undrain", worker=worker)
-    except AdminError as error:
-        raise _refuse(error) from None
+    _client(pool).post("/admin/undrain", worker=worker)
 
 
 def _has_left(client: AdminClient, worker: str) -> bool:
@@ -121,17 +114,8 @@ def _has_left(client: AdminClient, worker: str) -> bool:
     return all(one["state"] == "drained" for one in names)
 
 
-def _until(is_so: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_LOOK_S)
-    return True
-
-
 @with_options("worker", "sampling")
-@click.command(cls=OptionCommand, context_settings=_CONTEXT)
+@click.command(cls=OptionCommand, context_settings=CONTEXT)
 @_pool_options
 @click.option(
     "--config",
@@ -164,21 +148,17 @@ def rollout(**values: Any) -> None:
     llamapool. If a new worker does not start, answers a golden prompt differently or dies soon, the
     change is rolled back.
     """
-    try:
-        client = _client(values, timeout_s=3600.0)
-        if values["abort"]:
-            client.post("/admin/rollout/abort")
-        else:
-            client.post("/admin/rollout", **_order(values))
-        if values["wait"] or values["abort"]:
-            _follow(client)
-    except (AdminError, ConfigError) as error:
-        found = error if isinstance(error, AdminError) else AdminError(str(error), 400)
-        raise _refuse(found) from None
+    client = _client(values, timeout_s=3600.0)
+    if values["abort"]:
+        client.post("/admin/rollout/abort")
+    else:
+        client.post("/admin/rollout", **_order(values))
+    if values["wait"] or values["abort"]:
+        _follow(client)
 
 
 def _order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of the request; raises `ConfigError`."""
+    """Return the body of the request."""
     golden, answers = values["golden"], values["golden_answer"]
     if len(answers) > len(golden):
         raise click.UsageError("--golden-answer needs a --golden of the same place")
@@ -198,33 +178,28 @@ def _order(values: Mapping[str, Any]) -> dict[str, Any]:
 def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the command line alone, paths made absolute."""
     overrides = given(values, ("worker", "sampling")).on_command_line
-    config = anchored(options.apply(PoolConfig(), overrides), Path.cwd())
+    try:
+        config = anchored(options.apply(PoolConfig(), overrides), Path.cwd())
+    except ConfigError as error:
+        raise ConfigRefused(str(error)) from None
     parts = {"worker": config.worker[0], "sampling": config.worker[0].sampling}
     fields = ((field, *field.split(".", 1)) for field in overrides)
     return {field: getattr(parts[section], name) for field, section, name in fields}
 
 
-@click.command(context_settings=_CONTEXT)
-@click.option(
-    "--runtime-dir",
-    default="",
-    envvar="RUNTIME_DIRECTORY",
-    help="Runtime directory of a pool on this host; without it the only one of this user. "
-    "[env: RUNTIME_DIRECTORY]",
-)
+@click.command(context_settings=CONTEXT)
+@_runtime_dir_option
 def reload(runtime_dir: str) -> None:
     """Read the configuration of a pool on this host again, as SIGHUP does; its log tells the rest.
 
     Gateways are replaced without a gap; workers whose configuration has changed are rolled.
     """
+    folder = Path(find_pool("", "", runtime_dir).path).parent
     try:
-        folder = Path(find_pool("", "", runtime_dir).path).parent
         pid = supervisor_pid(folder)
         os.kill(pid, signal.SIGHUP)
-    except AdminError as error:
-        raise _refuse(error) from None
     except OSError as error:
-        raise _refuse(AdminError(f"cannot signal the supervisor: {error.strerror}")) from None
+        raise AdminError(f"cannot signal the supervisor: {error.strerror}") from None
     click.echo(f"process {pid} reads its configuration again")
 
 
@@ -237,12 +212,12 @@ def _follow(client: AdminClient) -> None:
         except AdminError as error:
             if error.status:
                 raise
-            time.sleep(_LOOK_S)  # the gateway is being replaced too
+            time.sleep(_POLL_S)  # the gateway is being replaced, too
             continue
-        line = rollout_line(found).rpartition(" (")[0]
+        line = rollout_line(found)
         if line != shown:
             shown = line
             click.echo(line)
         if found["state"] in ("done", "failed", "none"):
             raise SystemExit(EXIT_ERROR if found["state"] == "failed" else 0)
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)

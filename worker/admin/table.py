@@ -1,4 +1,4 @@
-"""The status of a pool as text. Pure."""
+"""Writes the status of a pool as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ def table(status: Mapping[str, Any]) -> str:
     lines += ["", f"{status['status']}, {slots} busy, {rate:.1f} tokens/s, queue: {queue}"]
     lines.append(f"gateways: {gateways}")
     if text := rollout_line(status["rollout"]):
-        lines.append(text)
+        lines.append(f"{text} ({status['rollout']['seconds']:g} s)")
     return "\n".join(lines)
 
 
@@ -64,7 +64,7 @@ def rollout_line(rollout: Mapping[str, Any]) -> str:
         text += f", {rollout['worker']}: {rollout['step']}"
     if rollout["why"]:
         text += f"; {rollout['why']}"
-    return f"{text} ({rollout['seconds']:g} s)"
+    return text
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

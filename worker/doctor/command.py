@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from protocol.config import config as configs
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
@@ -19,8 +18,15 @@ from protocol.version import version
 from worker.doctor.case import Asked, Case, opened
 from worker.doctor.examine import examine
 from worker.doctor.finding import Finding, Level, exit_code
-from worker.settings import resolve
-from worker.settings.arguments import Given, OptionCommand, given, with_options
+from worker.settings.arguments import (
+    CONTEXT,
+    Given,
+    OptionCommand,
+    config_option,
+    given,
+    with_options,
+)
+from worker.settings.pool_config import read_pool_config
 
 _LAYERS = "worker.n_gpu_layers"
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
@@ -28,13 +34,8 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 @with_options(*options.SECTIONS)
-@click.command(cls=OptionCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    envvar="LLAMAPOOL_CONFIG",
-    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
-)
+@click.command(cls=OptionCommand, context_settings=CONTEXT)
+@config_option
 @click.option("--json", "as_json", is_flag=True, help="Write the report as JSON.")
 @click.option(
     "--load/--no-load",
@@ -67,15 +68,12 @@ def doctor(
 
 def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfig, str]:
     """Read the configuration; an error is returned, not raised."""
-    pool = PoolConfig()
     overrides = Given({}, ())
     try:
         overrides = given(values, options.SECTIONS)
-        if config is not None:
-            pool = resolve.anchored(configs.load(config), config.absolute().parent)
-        return overrides, options.apply(pool, overrides.changes), ""
+        return overrides, read_pool_config(config, overrides), ""
     except ConfigError as error:
-        return overrides, pool, str(error)
+        return overrides, PoolConfig(), str(error)
 
 
 def _wants_gpu(pool: PoolConfig, overrides: Given) -> bool:

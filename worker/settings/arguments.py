@@ -4,10 +4,12 @@
 that set nothing.
 """
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
@@ -16,7 +18,23 @@ from protocol.config.options import table as options
 from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 
+logger = logging.getLogger("supervisor")
+
 Command = TypeVar("Command", bound=click.Command)
+
+CONTEXT = {
+    "help_option_names": ["-h", "--help", "--usage"],
+    "token_normalize_func": lambda name: name.replace("_", "-"),
+    "max_content_width": 100,
+}
+"""click's settings of every command."""
+
+config_option = click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    envvar="LLAMAPOOL_CONFIG",
+    help="TOML file of a pool; options take precedence over it. [env: LLAMAPOOL_CONFIG]",
+)
 
 _ESCAPE = "escape"
 _WORDS = f"{__name__}.words"
@@ -43,14 +61,18 @@ class Given:
         return {field: value for field, (value, name) in items if name.startswith("-")}
 
 
-class ConfigRefused(click.ClickException):
-    """Ends a command before it runs, as `ConfigError` does in it."""
-
-    exit_code = EXIT_CONFIG
+class CommandFailed(click.ClickException):
+    """Ends a command: click prints the reason and exits with `exit_code`."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print why."""
+        """Print the reason."""
         click.echo(f"llamapool: {self.message}", file, err=True)
+
+
+class ConfigRefused(CommandFailed):
+    """Ends a command because of a `ConfigError`."""
+
+    exit_code = EXIT_CONFIG
 
 
 class FieldType(click.ParamType[Any]):
@@ -184,6 +206,12 @@ def _as_given(row: Unused) -> str:
     context = click.get_current_context(silent=True)
     words = context.meta.get(_WORDS, ()) if context is not None else ()
     return next((flag for flag in row.flags if flag in words), row.flags[-1])
+
+
+def log_warnings(found: Given) -> None:
+    """Log the options that have no effect; raises `ConfigError` for one that is refused."""
+    for line in warnings(found.unused):
+        logger.warning("option without effect", extra={"cause": line})
 
 
 def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:

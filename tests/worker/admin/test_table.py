@@ -57,9 +57,9 @@ def test_the_table_tells_workers_queue_and_gateways() -> None:
 
 def test_a_rolling_change_is_one_line() -> None:
     going = {**ROLLOUT, "state": "running", "n_total": 2, "worker": "w", "step": "starting"}
-    assert rollout_line(going) == "rolling change running: 0 of 2 workers, w: starting (0 s)"
+    assert rollout_line(going) == "rolling change running: 0 of 2 workers, w: starting"
     failed = {**ROLLOUT, "state": "failed", "n_total": 2, "why": "it died", "seconds": 1.5}
-    assert rollout_line(failed) == "rolling change failed: 0 of 2 workers; it died (1.5 s)"
+    assert rollout_line(failed) == "rolling change failed: 0 of 2 workers; it died"
     assert rollout_line(ROLLOUT) == ""
 
 

@@ -20,8 +20,7 @@ from worker import cli
 from worker.engine.fake.backend import FakeBackend
 from worker.host.topology import read_host
 from worker.settings import arguments
-from worker.settings.arguments import paired
-from worker.worker_command import CONTEXT
+from worker.settings.arguments import CONTEXT, paired
 
 VARIABLES = [row.env for row in OPTIONS] + [row.env for row in UNUSED]
 

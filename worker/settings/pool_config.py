@@ -1,0 +1,32 @@
+"""Reads the configuration of a command: a file or the host's settings, then the options."""
+
+import os
+from pathlib import Path
+
+from protocol.config import config as configs
+from protocol.config.config import PoolConfig
+from protocol.config.options import table as options
+from worker.settings.arguments import Given
+from worker.settings.host_config import host_settings
+from worker.settings.resolve import anchored
+
+
+def read_pool_config(path: Path | None, overrides: Given) -> PoolConfig:
+    """Read the file, or the host's settings without one; `overrides` take precedence.
+
+    Relative paths become absolute: those in the file start at its folder, those of options at the
+    working directory. Raises `ConfigError`.
+    """
+    if path is not None:
+        config = anchored(configs.load(path), path.absolute().parent)
+    else:
+        config = options.apply(PoolConfig(), host_settings(os.environ))
+    return anchored(options.apply(config, overrides.changes), _working_directory())
+
+
+def _working_directory() -> Path:
+    """Return the folder in which the command was started; it may have been removed since."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD", "/"))
