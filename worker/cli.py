@@ -53,6 +53,7 @@ from worker.supervisor.orders import Orders
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.plan import planned as planned_worker
 from worker.supervisor.rollout.planner import Wanted
+from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.reader import ConfigReader
 from worker.supervisor.rollout.rollouts import Rollouts
 from worker.supervisor.runtime_directory import runtime_directory
@@ -280,7 +281,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
     reread = partial(_reread_pool, overrides, start.console)
     reader = ConfigReader(reread, str(start.folder), start.host)
     first = Wanted(path=start.config.absolute() if start.config else None)
-    fleet = Fleet(start.folder, os.environ, start.host)
+    fleet = Fleet(start.folder, os.environ, start.host, Questions(control))
     tables = reader.tables(first)
     fleet.workers = {
         one.name: planned_worker(one, config)

@@ -131,7 +131,7 @@ class FakeSupervisor:
             case Verb.UNLOAD:
                 await self._unload(order.model)
             case _:
-                self._recalls.hear(order, peer)
+                self._recalls.take(order, peer)
         for model in self._recalls.settled(0.0):
             await self._unload(model)
 

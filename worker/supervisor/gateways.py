@@ -16,17 +16,17 @@ Reread = Callable[[], Sequence[Launch]]
 """Reads the configuration anew and returns how to start each gateway; raises `ConfigError`."""
 
 _IDLE_S = 90.0
-"""Seconds; more than an idle client connection lives after its gateway was replaced."""
+"""Longer than an idle client connection stays open after its gateway was replaced."""
 
 
 class GatewayReload:
-    """The hand-over in progress and those that wait. A further reload begins after them."""
+    """The hand-over in progress and those to follow; the next reload begins after them."""
 
     def __init__(
         self,
         children: Children,
         notifier: Notifier,
-        reread: Reread | None,
+        reread: Reread,
         *,
         drain_timeout_s: float,
     ) -> None:
@@ -43,12 +43,12 @@ class GatewayReload:
         return f"<GatewayReload {self._handover!r} waiting={len(self._waiting)}>"
 
     def ask(self) -> None:
-        """Replace all gateways, with the configuration as it is then."""
+        """Replace all gateways; the configuration is read when the replacement begins."""
         self._is_asked = True
 
     @property
     def note(self) -> str:
-        """Text about it for the state of the service; may be empty."""
+        """Text about the reload for the state of the service; may be empty."""
         if self._handover is not None or self._waiting:
             return "replacing the gateway"
         return "the last reload failed, see the log" if self._has_failed else ""
@@ -59,7 +59,7 @@ class GatewayReload:
             yield from self._handover.deadlines()
 
     def turn(self, now: float) -> None:
-        """Carry the hand-overs on, and forget gateways that have left."""
+        """Advance the hand-overs, and forget gateways that have ended."""
         self._drop_ended()
         if self._handover is not None:
             self._handover.turn(now, leaves_within_s=self._leaves_within_s)
@@ -82,7 +82,7 @@ class GatewayReload:
         self._notifier.reloading()
         self._has_failed = False
         try:
-            self._waiting = list(self._reread() if self._reread is not None else ())
+            self._waiting = list(self._reread())
         except ConfigError as error:
             self._has_failed = True
             logger.error(

@@ -1,7 +1,7 @@
-"""Replaces one running gateway by a new process; the sequence is that of `gateway.succession`.
+"""Replaces one running gateway by a new process; the steps are those of `gateway.succession`.
 
-It watches the reports of the two processes and sends them signals. The old one ends only after the
-new one serves, so a new gateway that cannot work leaves the old one as it was.
+It reads the reports of the two processes and sends them signals. The old one ends only after the
+new one serves, so that the old one goes on if the new one cannot start.
 """
 
 import logging
@@ -36,7 +36,7 @@ class HandoverStep(Enum):
 
 
 class Handover:
-    """One replacement; `turn` carries it on."""
+    """One replacement; `turn` advances it."""
 
     def __init__(self, children: Children, old: ChildWatch, launch: Launch, now: float) -> None:
         self._children = children
@@ -112,9 +112,7 @@ class Handover:
     def _complete(self, now: float, leaves_within_s: float) -> None:
         self._step = HandoverStep.DONE
         self.new.is_trial = False
-        self.new.child.launch = (
-            self._launch
-        )  # without the variable of a successor, if it must restart
+        self.new.child.launch = self._launch  # a restart is no hand-over
         self.old.leaves_by = now + leaves_within_s
         self.old.leave()
         logger.info(

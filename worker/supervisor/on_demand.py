@@ -44,7 +44,7 @@ _PROGRESS_STEP = 0.05
 
 
 class OnDemand:
-    """Maintains the watches of on-demand workers in the supervisor's list."""
+    """Adds and removes on-demand workers in the supervisor's list of watches."""
 
     def __init__(
         self, catalog: Catalog, control: ControlServer, folder: Path, *, models_max: int
@@ -59,7 +59,7 @@ class OnDemand:
         self._n_started = 0
         self._loaded: dict[str, Entry] = {}
         """The entry that each model was loaded with; it may have left the list since."""
-        self._told: dict[str, WorkerReport] = {}
+        self._reported: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
 
     @property
@@ -76,11 +76,11 @@ class OnDemand:
                 self._load(entry, now)
 
     def close(self) -> None:
-        """End what is being downloaded."""
+        """Cancel all downloads."""
         self._downloads.close()
 
-    def obey(self, order: Order, peer: ControlPeer, now: float) -> None:
-        """Carry out an order of a gateway, whose connection this is."""
+    def carry_out(self, order: Order, peer: ControlPeer, now: float) -> None:
+        """Carry out an order that came from a gateway through `peer`."""
         match order.verb:
             case Verb.RELOAD:
                 self.reread()
@@ -93,27 +93,27 @@ class OnDemand:
             case Verb.UNLOAD:
                 self._unload(order.model, now)
             case Verb.YIELD | Verb.KEEP | Verb.IDLE:
-                self._recalls.hear(order, peer)
+                self._recalls.take(order, peer)
             case Verb.LOAD:
-                self._obey_load(order.model, peer, now)
+                self._load_on_order(order.model, peer, now)
 
-    def _obey_load(self, model: str, peer: ControlPeer, now: float) -> None:
+    def _load_on_order(self, model: str, peer: ControlPeer, now: float) -> None:
         entry = self._catalog.entries.get(model)
         if entry is None:
             self._refuse(model, "it is not there any more")
-        elif any(True for _ in self._of(model)):
+        elif self._has_process(model):
             logger.warning(
                 "model is running already",
                 extra={"model": model, "action": "the order is ignored"},
             )
         elif self._is_full():
-            self.tell()  # the gateway gets the list of loaded models before it tries again
+            self.report_changes()  # the gateway gets the loaded models before it tries again
             self._control.answer(peer, NoRoom(model=model))
         else:
             self._load(entry, now)
 
     def _is_full(self) -> bool:
-        """Whether as many models are loaded as may be: each gateway orders for itself."""
+        """Whether the maximum number of models is loaded; each gateway gives its own orders."""
         running = {
             watch.child.launch.model
             for watch in self._ours()
@@ -122,7 +122,7 @@ class OnDemand:
         return 0 < self._models_max <= len(running)
 
     def turn(self, now: float) -> None:
-        """Unload what no gateway keeps."""
+        """Unload the recalled models that no gateway keeps."""
         for model in self._recalls.settled(now):
             self._unload(model, now)
 
@@ -130,23 +130,23 @@ class OnDemand:
         """Yield the times at which `turn` must be called."""
         yield from self._recalls.deadlines
 
-    def tell(self) -> None:
+    def report_changes(self) -> None:
         """Report changed states, and remove the watches of ended processes."""
         for watch in list(self._ours()):
             report = self._report(watch)
-            if self._is_news(report):
-                self._told[report.worker] = report
+            if self._has_changed(report):
+                self._reported[report.worker] = report
                 self._control.report(report)
             if report.phase is Phase.GONE:
-                del self._told[report.worker]
+                del self._reported[report.worker]
                 self._watches.remove(watch)
 
-    def _is_news(self, report: WorkerReport) -> bool:
-        told = self._told.get(report.worker)
-        if told is None or told.phase is not report.phase:
+    def _has_changed(self, report: WorkerReport) -> bool:
+        last = self._reported.get(report.worker)
+        if last is None or last.phase is not report.phase:
             return True
         is_loading = report.phase is Phase.LOADING
-        return is_loading and abs(report.progress - told.progress) >= _PROGRESS_STEP
+        return is_loading and abs(report.progress - last.progress) >= _PROGRESS_STEP
 
     def _report(self, watch: ChildWatch) -> WorkerReport:
         child = watch.child
@@ -165,7 +165,7 @@ class OnDemand:
 
     def greeting(self) -> Iterator[Line]:
         """Yield the first lines of a connection."""
-        workers = tuple(self._told.values())
+        workers = tuple(self._reported.values())
         yield Listed(models=self._infos(), is_greeting=True, workers=workers)
 
     def _infos(self) -> tuple[ModelInfo, ...]:
@@ -193,7 +193,7 @@ class OnDemand:
             self._control.report(Listed(models=self._infos()))
             return
         try:
-            if any(True for _ in self._of(model)):
+            if self._has_process(model):
                 raise ConfigError("the model is running")
             self._catalog.delete(model)
             logger.info("model deleted", extra={"model": model})
@@ -240,3 +240,6 @@ class OnDemand:
 
     def _of(self, model: str) -> Iterator[ChildWatch]:
         return (watch for watch in self._ours() if watch.child.launch.model == model)
+
+    def _has_process(self, model: str) -> bool:
+        return next(self._of(model), None) is not None

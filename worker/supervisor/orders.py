@@ -24,7 +24,6 @@ from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.watch import RESTING, ChildWatch
 from worker.supervisor.control import ControlOrder, ControlPeer, ControlServer
 from worker.supervisor.on_demand import OnDemand
-from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.rollouts import Rollouts
 
 logger = logging.getLogger("supervisor")
@@ -34,7 +33,7 @@ _PROGRESS_STEPS = 20
 
 
 class Orders:
-    """Owns the control channel, and passes each line to the object that handles it."""
+    """Owns the control channel, and passes each line to the object that carries it out."""
 
     def __init__(
         self,
@@ -43,12 +42,12 @@ class Orders:
         rollouts: Rollouts | None = None,
         on_demand: OnDemand | None = None,
     ) -> None:
-        """Take `rollouts` for workers that are configured, or `on_demand` for chosen models."""
+        """`rollouts` is for a fixed set of workers, `on_demand` for models loaded on demand."""
         self._control = control
         self._rollouts = rollouts
         self.on_demand = on_demand
         self._children: Children | None = None
-        self._told = FleetReport()
+        self._reported = FleetReport()
 
     def __repr__(self) -> str:
         return f"<Orders {self._control!r} {self._rollouts!r}>"
@@ -60,7 +59,7 @@ class Orders:
         if self.on_demand is not None:
             self.on_demand.open(children.watches, children.selector, now)
         if self._rollouts is not None:
-            self._rollouts.open(children, Questions(self._control))
+            self._rollouts.open(children)
 
     def close(self) -> None:
         """Close the control channel."""
@@ -83,41 +82,41 @@ class Orders:
         )
 
     def deadlines(self) -> Iterator[float]:
-        """Yield the times at which `obey` must be called."""
+        """Yield the times at which `turn` must be called."""
         if self._rollouts is not None:
             yield from self._rollouts.deadlines()
         if self.on_demand is not None:
             yield from self.on_demand.deadlines()
 
     def reread(self, now: float) -> None:
-        """Read the configuration again, as SIGHUP asks, and change what has changed."""
+        """Read the configuration again after SIGHUP, and replace what has changed."""
         if self._rollouts is not None:
             self._rollouts.reread(now)
         elif self.on_demand is not None:
             self.on_demand.reread()
 
-    def obey(self, now: float) -> None:
+    def turn(self, now: float) -> None:
         """Carry out new orders, and advance those in progress."""
         for order in self._control.take():
-            self._obey(order, now)
+            self._carry_out(order, now)
         if self._rollouts is not None:
             self._rollouts.turn(now)
         if self.on_demand is not None:
             self.on_demand.turn(now)
 
-    def _obey(self, order: ControlOrder, now: float) -> None:
+    def _carry_out(self, order: ControlOrder, now: float) -> None:
         line, peer = order
         match line:
             case Subscribe():
                 self._control.answer(peer, self._report(now))
             case Order() if self.on_demand is not None:
-                self.on_demand.obey(line, peer, now)
+                self.on_demand.carry_out(line, peer, now)
             case WorkerOrder() | RolloutOrder() | AbortOrder():
-                self._obey_admin(line, peer, now)
+                self._carry_out_admins(line, peer, now)
             case Answered() if self._rollouts is not None:
-                self._rollouts.hear(line)
+                self._rollouts.add_answer(line)
 
-    def _obey_admin(
+    def _carry_out_admins(
         self, line: WorkerOrder | RolloutOrder | AbortOrder, peer: ControlPeer, now: float
     ) -> None:
         if self._rollouts is None:
@@ -130,20 +129,20 @@ class Orders:
                 self._reply(peer, line.id, self._rollouts.abort())
             case WorkerOrder():
                 error, is_unknown = self._rollouts.order_worker(line, now)
-                self.tell(now)
+                self.report_changes(now)
                 self._control.answer(peer, Reply(id=line.id, error=error, is_unknown=is_unknown))
 
     def _reply(self, peer: ControlPeer, number: int, error: str) -> None:
-        self.tell(time.monotonic())  # the answer comes after the state that it refers to
+        self.report_changes(time.monotonic())  # the answer comes after the state that it refers to
         self._control.answer(peer, Reply(id=number, error=error))
 
-    def tell(self, now: float) -> None:
-        """Report what has changed."""
+    def report_changes(self, now: float) -> None:
+        """Report changed states to the gateways."""
         if self.on_demand is not None:
-            self.on_demand.tell()
+            self.on_demand.report_changes()
         report = self._report(now)
-        if _steady(report) != _steady(self._told):
-            self._told = report
+        if _steady(report) != _steady(self._reported):
+            self._reported = report
             self._control.publish(report)
 
     def _greeting(self) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""Asks the other gateways before a model is unloaded to make room for one of them.
+"""Asks the other gateways before a model is unloaded because one gateway needs its room.
 
 A gateway without requests of the model answers `yield`, and begins none until it knows the outcome.
 A gateway with requests answers `keep`, and the model stays. So no model is unloaded while a gateway
@@ -19,7 +19,7 @@ _LIMIT_S = 10.0
 
 
 class GatewayLines(Protocol[Peer]):
-    """Sends lines to the gateways; the control channel does."""
+    """Sends lines to the gateways, as `ControlServer` does."""
 
     @property
     def gateways(self) -> Sequence[Peer]:
@@ -34,7 +34,7 @@ class GatewayLines(Protocol[Peer]):
 
 @dataclass(slots=True)
 class _OpenRecall(Generic[Peer]):
-    """One model that is to be unloaded."""
+    """A model that is unloaded unless a gateway keeps it."""
 
     silent: list[Peer]
     """Gateways that have not answered yet."""
@@ -58,20 +58,20 @@ class ModelRecalls(Generic[Peer]):
         return [one.until for one in self._asked.values()]
 
     def ask(self, model: str, asker: Peer, now: float) -> None:
-        """Ask all gateways but the one that needs its place."""
+        """Ask all gateways except `asker`, which needs the room."""
         if model in self._asked:
-            self._heard(model, asker)
+            self._note_answer(model, asker)
             return
         others = [peer for peer in self._control.gateways if peer is not asker]
         self._asked[model] = _OpenRecall(others, now + _LIMIT_S)
         for peer in others:
             self._control.answer(peer, ModelRecall(model=model))
 
-    def hear(self, order: Order, peer: Peer) -> None:
+    def take(self, order: Order, peer: Peer) -> None:
         """Handle the answer of a gateway, or the end of its use of a model that it kept."""
         model = order.model
         if order.verb is Verb.YIELD:
-            self._heard(model, peer)
+            self._note_answer(model, peer)
         elif order.verb is Verb.KEEP:
             self._asked.pop(model, None)
             self._keepers.setdefault(model, []).append(peer)
@@ -96,7 +96,7 @@ class ModelRecalls(Generic[Peer]):
         self._asked.pop(model, None)
         self._keepers.pop(model, None)
 
-    def _heard(self, model: str, peer: Peer) -> None:
+    def _note_answer(self, model: str, peer: Peer) -> None:
         if (one := self._asked.get(model)) is not None:
             one.silent = [other for other in one.silent if other is not peer]
 

@@ -15,7 +15,7 @@ logger = logging.getLogger("supervisor")
 
 
 class SupervisorStatus:
-    """Reports at every turn what has changed, and once that the pool serves."""
+    """Reports changes of the state at every turn, and once that the pool serves."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class SupervisorStatus:
         self._has_welcomed = False
         self._started_at = 0.0
         self._beat_at = 0.0
-        self._told = ""
+        self._reported = ""
 
     def begin(self, now: float) -> None:
         """Take the time of the start."""
@@ -47,7 +47,7 @@ class SupervisorStatus:
         interval_s = self._notifier.watchdog_interval_s
         return None if interval_s is None else self._beat_at + interval_s
 
-    def tell(self, phase: str, note: str, now: float) -> None:
+    def report_changes(self, phase: str, note: str, now: float) -> None:
         """Report what has changed; `note` is added to the state unless it is empty."""
         workers = self._children.workers
         starting = [w.child for w in workers if w.child.state is ChildState.STARTING]
@@ -66,8 +66,8 @@ class SupervisorStatus:
             # Stuck children were killed before, so reaching this line is progress.
             self._beat_at = now
             self._notifier.watchdog()
-        if status != self._told:
-            self._told = status
+        if status != self._reported:
+            self._reported = status
             self._notifier.status(status)
 
     def _requests(self) -> str:
@@ -106,7 +106,7 @@ class SupervisorStatus:
                 "start_s": notice.seconds,
             },
         )
-        self._console.tell(str(notice))
+        self._console.show(str(notice))
 
 
 def _is_ready(watch: ChildWatch) -> bool:

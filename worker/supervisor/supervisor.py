@@ -2,7 +2,7 @@
 
 One synchronous loop over signals, the children's reports and their standard errors. Signal handlers
 only wake it. It imports neither zmq nor llama_cpp, so that it starts at once and cannot crash in
-them. It holds the listening sockets, so that no crash of a gateway refuses a connection.
+them. It holds the listening sockets, so that connections wait while a crashed gateway restarts.
 """
 
 import logging
@@ -59,10 +59,10 @@ class Settings:
     drain_timeout_s: float = 600.0
     notice: StartNotice = StartNotice()
     policy: Policy = Policy()
-    orders: Orders | None = None
-    """What gateways and admins may order."""
-    reread: Reread | None = None
-    """Called by SIGHUP; None: the gateways are not replaced."""
+    orders: Orders
+    """Carries out the orders of gateways and admins."""
+    reread: Reread
+    """Called at SIGHUP: the new gateways that replace those that run."""
 
 
 class Supervisor:
@@ -76,8 +76,7 @@ class Supervisor:
         self._phase = SupervisorPhase.RUNNING
         self._phase_ends_at = 0.0
         self._exit_code = 0
-        self._orders = orders = settings.orders
-        self._on_demand = orders.on_demand if orders else None
+        self._orders = settings.orders
         self._children = Children(
             settings.launches, settings.runtime_dir, console, notifier, self._policy_of
         )
@@ -87,8 +86,9 @@ class Supervisor:
             settings.reread,
             drain_timeout_s=settings.drain_timeout_s,
         )
-        models = orders.models if orders else None
-        self._status = SupervisorStatus(self._children, console, notifier, settings.notice, models)
+        self._status = SupervisorStatus(
+            self._children, console, notifier, settings.notice, self._orders.models
+        )
 
     def run(self) -> int:
         """Serve until told to end; no child is left when this returns."""
@@ -96,8 +96,7 @@ class Supervisor:
         self._status.begin(time.monotonic())
         try:
             with selector, self._signals.attached(selector):
-                if self._orders:
-                    self._orders.open(children, time.monotonic())
+                self._orders.open(children, time.monotonic())
                 self._turn(time.monotonic())
                 while not self._is_over():  # true right after the turn that reaped the last child
                     for key, _ in selector.select(self._timeout_s(time.monotonic())):
@@ -106,8 +105,7 @@ class Supervisor:
         finally:
             children.kill(children.watches)  # none is left after a normal end
             self._close_listeners()
-            if self._orders:
-                self._orders.close()
+            self._orders.close()
         logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -116,18 +114,17 @@ class Supervisor:
             w.child.is_alive for w in self._children.watches
         )
 
-    def _obey_signals(self, now: float) -> None:
+    def _handle_signals(self, now: float) -> None:
         for number in self._signals.take():
             if number is signal.SIGCHLD:
                 continue  # every turn reaps ended children
             if number is signal.SIGHUP and not self._console.is_hung_up():
                 logger.info("reloading", extra={"signal": number.name})
                 self._reload.ask()
-                if self._orders:
-                    self._orders.reread(now)
+                self._orders.reread(now)
             elif self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining", extra={"signal": number.name})
-                self._console.tell("\nFinishing running requests; Ctrl-C again ends at once.\n")
+                self._console.show("\nFinishing running requests; Ctrl-C again ends at once.\n")
                 self._drain(now)
             else:
                 logger.warning(
@@ -142,11 +139,10 @@ class Supervisor:
 
     def _turn(self, now: float) -> None:
         children = self._children
-        self._obey_signals(now)
+        self._handle_signals(now)
         children.reap(now, restarts=self._phase is SupervisorPhase.RUNNING)
         if self._phase is SupervisorPhase.RUNNING:
-            if self._orders:
-                children.guarded(partial(self._orders.obey, now))
+            children.guarded(partial(self._orders.turn, now))
             children.guarded(partial(self._reload.turn, now))
             children.start_due(now)
             children.kill_late(now)
@@ -154,15 +150,15 @@ class Supervisor:
             self._give_up_without_workers(now)
         else:
             self._keep_deadline(now)
-        if self._orders:
-            children.guarded(partial(self._orders.tell, now))
-        children.guarded(partial(self._status.tell, self._phase.value, self._reload.note, now))
+        children.guarded(partial(self._orders.report_changes, now))
+        phase, note = self._phase.value, self._reload.note
+        children.guarded(partial(self._status.report_changes, phase, note, now))
 
     def _timeout_s(self, now: float) -> float | None:
         times = [self._phase_ends_at]
         if self._phase is SupervisorPhase.RUNNING:
-            times = [*self._children.deadlines(), *self._reload.deadlines()]
-            times += self._orders.deadlines() if self._orders else ()
+            children, reload, orders = self._children, self._reload, self._orders
+            times = [*children.deadlines(), *reload.deadlines(), *orders.deadlines()]
         if (beat_at := self._status.next_beat_at) is not None:
             times.append(beat_at)
         return max(0.0, min(times) - now) if times else None
@@ -173,7 +169,7 @@ class Supervisor:
             # Without any gateway no request can be served; another supervisor may help.
             is_only = len(self._children.gateways) == 1
             return replace(policy, quarantine_s=None) if is_only else policy
-        if self._on_demand:
+        if self._orders.on_demand is not None:
             # The client gets an error and may request the model again.
             policy = replace(policy, quarantine_s=None)
             return policy if watch.was_ready else replace(policy, max_deaths=1)
@@ -189,7 +185,7 @@ class Supervisor:
     def _give_up_without_workers(self, now: float) -> None:
         if self._phase is not SupervisorPhase.RUNNING:  # the gateways were given up in this turn
             return
-        if self._orders and self._orders.keeps_going:  # it is normal to have no worker
+        if self._orders.keeps_going:  # it is normal to have no worker
             return
         workers = self._children.workers
         if all(watch.child.state in _OUT for watch in workers):

@@ -1,7 +1,7 @@
-"""Standard error as a person sees it: log lines, and a progress bar for each loading model.
+"""Writes to standard error: log lines, and on a terminal a progress bar for each loading model.
 
-Writing never blocks, because a stopped terminal or a full pipe must not stop the supervisor. What
-does not fit is dropped and counted.
+Writing never blocks, because a stopped terminal or a full pipe must not stop the supervisor. Data
+that does not fit is dropped and counted.
 """
 
 import os
@@ -51,8 +51,8 @@ class Console:
         if data:
             self._put(self._erase() + data + self._draw())
 
-    def tell(self, text: str) -> None:
-        """Write what only a person needs; nothing where no person reads."""
+    def show(self, text: str) -> None:
+        """Write a text if standard error is a terminal."""
         if self.is_terminal:
             self.lines(text.encode())
 

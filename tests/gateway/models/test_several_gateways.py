@@ -97,7 +97,7 @@ class Host:
                 self.recalls.forget(order.model)
                 self.unload(order.model)
             case _:
-                self.recalls.hear(order, peer)
+                self.recalls.take(order, peer)
 
     def settle(self) -> None:
         for name in self.recalls.settled(0.0):

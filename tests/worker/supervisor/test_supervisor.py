@@ -23,6 +23,8 @@ DRIVER = textwrap.dedent(
     from protocol.process.parent_death import PARENT_VARIABLE
     from worker.supervisor.children.launch import Launch
     from worker.supervisor.children.restart_policy import Policy
+    from worker.supervisor.control import ControlServer
+    from worker.supervisor.orders import Orders
     from worker.supervisor.supervisor import Settings, Supervisor
     from worker.supervisor.terminal import stderr_console
 
@@ -39,7 +41,8 @@ DRIVER = textwrap.dedent(
         for name, kind in plan["children"].items()
     ]
     settings = Settings(launches=launches, runtime_dir=Path(plan["scratch"]),
-                        drain_timeout_s=plan["drain_timeout_s"],
+                        orders=Orders(ControlServer(Path(plan["scratch"], "control.sock"))),
+                        reread=list, drain_timeout_s=plan["drain_timeout_s"],
                         policy=Policy(**plan["policy"]))
     sys.exit(Supervisor(settings, console, Notifier.from_environ()).run())
     """

@@ -1,4 +1,4 @@
-"""The workers of a supervisor as a rolling change sees and changes them."""
+"""The supervisor's workers, as a rolling change reads and changes them."""
 
 import logging
 import signal
@@ -37,33 +37,34 @@ _HELD = "--held"
 class Fleet:
     """Implements `FleetView` over the supervisor's processes, and carries out the steps."""
 
-    def __init__(self, folder: Path, environ: Mapping[str, str], host: Host) -> None:
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], host: Host, questions: Questions
+    ) -> None:
         self._folder = folder
         self._environ = environ
         self._host = host
+        self.questions = questions
         self._children: Children | None = None
         self._n_files = 0
         self.workers: dict[str, PlannedWorker] = {}
-        """By process: those that run, those to come, and those that may have to come back."""
+        """By process name: those that run, those to start, and those that may be restored."""
         self._launches: dict[str, Launch] = {}
         self._held: set[str] = set()
         self.drained: set[str] = set()
         """Processes that an admin has taken out of service."""
         self._heirs: dict[str, str] = {}
-        """Drained process to the one that has replaced it meanwhile."""
+        """Drained process to the one that starts in its place after a rolling change."""
         self.surge = "auto"
         self.drain_timeout_s = 600.0
         self.prompts: Sequence[str] = ()
         self.n_predict = 16
-        self.questions: Questions | None = None
 
     def __repr__(self) -> str:
         return f"<Fleet {' '.join(self.workers)}>"
 
-    def open(self, children: Children, questions: Questions) -> None:
+    def open(self, children: Children) -> None:
         """Take over the workers that run."""
         self._children = children
-        self.questions = questions
         for watch in children.workers:
             self._launches[watch.child.launch.name] = watch.child.launch
 
@@ -76,9 +77,10 @@ class Fleet:
     def plan(
         self, pool: PoolConfig, found: Sequence[Change], coming: Mapping[str, PlannedWorker]
     ) -> list[Change]:
-        """Write the configuration of new workers down; raises OSError.
+        """Write the configuration of new workers; raises `OSError`.
 
-        Returns the changes of workers that run; a drained one comes back as its new one.
+        Returns the changes of running workers. A drained worker starts as its new one when it is
+        undrained.
         """
         self._n_files += 1
         path = self._folder / f"workers-{self._n_files}.json"
@@ -92,7 +94,7 @@ class Fleet:
         return [one for one in found if one.old not in self.drained]
 
     def forget(self, *, is_done: bool) -> None:
-        """Forget the workers that have no process any more."""
+        """Forget the workers without a process."""
         self._heirs = self._heirs if is_done else {}
         names = {watch.child.launch.name for watch in self._watches()} | {*self._heirs.values()}
         self.workers = {name: one for name, one in self.workers.items() if name in names}
@@ -100,7 +102,7 @@ class Fleet:
         self._held &= names
 
     def find(self, name: str) -> str:
-        """Return the process of a worker: named in full, or without host or generation."""
+        """Return a worker's process; `name` may lack the host, and the part after `@`."""
         names = [watch.child.launch.name for watch in self._watches()]
         for form in (_as_it_is, base_name, _without_host):
             found = [one for one in names if form(one) == form(name)]
@@ -117,7 +119,7 @@ class Fleet:
                 self._children.watches.remove(watch)
 
     def drain(self, name: str, now: float) -> None:
-        """Let a worker leave and not come back."""
+        """Stop a worker, and do not start it again."""
         self.drained.add(name)
         self._leave(name, now)
 
@@ -132,7 +134,7 @@ class Fleet:
         self._children.add(self._launches[self._heirs.pop(name, name)], due_at=now)
         return True
 
-    # ---- what a rolling change sees -----------------------------------------------------------
+    # ---- what a rolling change reads ----------------------------------------------------------
 
     def state(self, name: str) -> ProcessState:
         """Return the state of a process."""
@@ -164,7 +166,7 @@ class Fleet:
         ]
 
     def waits_for(self, model: str) -> list[str]:
-        """Name the processes of a model that should serve and do not."""
+        """Name the processes of a model that start or have died."""
         away = (ProcessState.STARTING, ProcessState.DEAD)
         return [name for name in self._names(model) if self.state(name) in away]
 
@@ -177,14 +179,14 @@ class Fleet:
         return fits(need_of(self.workers[change.new].config, self._host, mapped))
 
     def is_restorable(self, name: str) -> bool:
-        """Return whether a process that has left would load again what it had loaded."""
+        """Return whether a process that has ended would load the same files again."""
         return name in self.workers and self.workers[name].is_restorable
 
     def answers(self, number: int) -> Sequence[str] | str | None:
-        """Return the answers to a question; a text says why there are none, None is to wait."""
-        return self.questions.answers(number) if self.questions else None
+        """Return the answers to a question, or an error text; None while they are pending."""
+        return self.questions.answers(number)
 
-    # ---- what it orders -----------------------------------------------------------------------
+    # ---- the steps of a rolling change --------------------------------------------------------
 
     def perform(self, steps: Iterable[Step], now: float) -> None:
         """Carry steps out."""
@@ -197,7 +199,6 @@ class Fleet:
                 case AdmitWorker(name):
                     self._admit(name)
                 case Question(name, number):
-                    assert self.questions is not None
                     self.questions.ask(number, name, self.prompts, self.n_predict)
 
     def _start(self, name: str, *, is_held: bool, now: float) -> None:
@@ -215,9 +216,8 @@ class Fleet:
             return
         self._held.discard(name)
         watch.leaves_by = now + self.drain_timeout_s
-        if watch.child.state in RESTING:
-            watch.leave()
-        elif not watch.child.is_alive:  # it was given up
+        is_given_up = not watch.child.is_alive and watch.child.state not in RESTING
+        if is_given_up:
             self._children.watches.remove(watch)
         else:
             watch.leave()

@@ -1,4 +1,4 @@
-"""Golden prompts on their way: asked through a gateway, answered by one worker."""
+"""Golden prompts that a worker is asked through a gateway, and its answers."""
 
 import itertools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class _Asking:
 
 
 class Questions:
-    """Asks the newest gateway, and another one if that is lost before it has answered."""
+    """Asks through the newest gateway, and through another if that is lost before it answers."""
 
     def __init__(self, control: ControlServer) -> None:
         self._control = control
@@ -46,15 +46,15 @@ class Questions:
         """Forget all questions; late answers to them are dropped."""
         self._asked.clear()
 
-    def hear(self, answer: Answered) -> None:
-        """Take one answer in."""
+    def add_answer(self, answer: Answered) -> None:
+        """Take one answer."""
         for asking in self._asked.values():
             if any(one.id == answer.id for one in asking.asks):
                 asking.answers[answer.id] = answer.text
                 asking.failure = asking.failure or answer.error
 
     def send(self) -> None:
-        """Send what no gateway has been asked yet."""
+        """Send the questions that no gateway has got yet."""
         peers = self._control.subscribers
         for asking in self._asked.values():
             is_lost = asking.peer is None or not asking.peer.is_open
@@ -64,7 +64,7 @@ class Questions:
                     self._control.answer(peers[-1], one)
 
     def answers(self, number: int) -> Sequence[str] | str | None:
-        """Return the answers in the order of the prompts; a text says why there are none."""
+        """Return the answers in the order of the prompts, or an error text; None while pending."""
         asking = self._asked.get(number)
         if asking is None:
             return None

@@ -23,12 +23,11 @@ from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.machine import Rollout
 from worker.supervisor.rollout.plan import changes
 from worker.supervisor.rollout.planner import Planner, Reader, ReadPool, Wanted
-from worker.supervisor.rollout.questions import Questions
 
 logger = logging.getLogger("supervisor")
 
 Answer = Callable[[str], None]
-"""Takes why an order is not carried out; empty if it is."""
+"""Takes the reason why an order was refused; empty if it was carried out."""
 
 _BUSY = "a rolling change is under way: `llamapool rollout --abort` ends it"
 
@@ -53,9 +52,9 @@ class Rollouts:
     def __repr__(self) -> str:
         return f"<Rollouts {self._rollout!r} {self._fleet!r}>"
 
-    def open(self, children: Children, questions: Questions) -> None:
+    def open(self, children: Children) -> None:
         """Take over the workers that run."""
-        self._fleet.open(children, questions)
+        self._fleet.open(children)
         self._planner.open(children.selector)
 
     def close(self) -> None:
@@ -67,10 +66,9 @@ class Rollouts:
         """Processes that an admin has taken out of service."""
         return frozenset(self._fleet.drained)
 
-    def hear(self, answer: Answered) -> None:
+    def add_answer(self, answer: Answered) -> None:
         """Take the answer to a golden prompt."""
-        if self._fleet.questions is not None:
-            self._fleet.questions.hear(answer)
+        self._fleet.questions.add_answer(answer)
 
     @property
     def is_busy(self) -> bool:
@@ -83,18 +81,18 @@ class Rollouts:
         return self.is_busy or bool(self._fleet.drained)
 
     def report(self, now: float) -> RolloutReport:
-        """Return the rolling change that runs, or the last one."""
+        """Return the report of the rolling change that runs, or of the last one."""
         return self._rollout.report(now) if self._rollout is not None else self._last
 
     def deadlines(self) -> Iterator[float]:
-        """Yield the time at which the rolling change must go on."""
+        """Yield the time at which `turn` must be called."""
         if self._rollout is not None and self._rollout.deadline is not None:
             yield self._rollout.deadline
 
     # ---- orders -------------------------------------------------------------------------------
 
     def begin(self, order: RolloutOrder, answer: Answer, now: float) -> None:
-        """Read the configuration and begin; `answer` is called once that is decided."""
+        """Read the configuration and begin; `answer` is called after it was read."""
         if self.is_busy:
             answer(_BUSY)
             return
@@ -115,14 +113,14 @@ class Rollouts:
         self.begin(RolloutOrder(id=0, only_changed=True), _log_refusal, now)
 
     def abort(self) -> str:
-        """Roll the change back; return why that is not possible, or nothing."""
+        """Roll the change back; return why that is not possible, or an empty text."""
         if self._rollout is None:
             return "no rolling change is under way"
         self._rollout.abort()
         return ""
 
     def order_worker(self, order: WorkerOrder, now: float) -> tuple[str, bool]:
-        """Drain or undrain a worker; return why not, and whether there is no such worker."""
+        """Drain or undrain a worker; return an error, and whether there is no such worker."""
         name = self._fleet.find(order.worker)
         if not name:
             return f"no worker is named '{order.worker}'", True
@@ -193,8 +191,7 @@ class Rollouts:
         self._fleet.sweep()
         if self._rollout is None:
             return
-        if self._fleet.questions is not None:
-            self._fleet.questions.send()
+        self._fleet.questions.send()
         self._fleet.perform(self._rollout.advance(self._fleet, now), now)
         report = self._rollout.report(now)
         if (report.worker, report.step) != self._step and report.step:
@@ -205,8 +202,7 @@ class Rollouts:
 
     def _end(self, report: RolloutReport, now: float) -> None:
         self._rollout, self._last = None, report
-        if self._fleet.questions is not None:
-            self._fleet.questions.clear()
+        self._fleet.questions.clear()
         self._fleet.forget(is_done=report.state is RolloutState.DONE)
         if report.state is RolloutState.DONE:
             self._in_force = self._wanted
