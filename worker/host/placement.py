@@ -1,7 +1,7 @@
-"""Decides which part of the host a worker gets: threads, CPUs, memory for its weights. Pure.
+"""Decides which part of the host a worker gets: threads, CPUs, memory for its weights.
 
-`Host` has the facts that `worker/host/topology.py` has read of the machine. Explicit options take
-precedence; the rest is chosen here. The figures behind them are in docs/notes/threads.md.
+`Host` is the machine as `worker/host/topology.py` has read it. Explicit options take precedence;
+the rest is chosen here. docs/notes/threads.md has the measurements behind the choices.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,9 @@ class Host:
     @property
     def n_cores(self) -> int:
         """Return how many threads can compute at once."""
-        return _within(self.quota, count_cores(self.cpus))
+        n_cores = count_cores(self.cpus)
+        # Rounded down: with one thread too many, steps would wait for the next quota period.
+        return max(1, min(n_cores, int(self.quota))) if self.quota else max(1, n_cores)
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -83,7 +85,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """The CPUs of one worker, before its threads are counted."""
+    """The CPUs of one worker, before the number of its threads is chosen."""
 
     cpus: str
     numa: str
@@ -147,7 +149,7 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
 def _reason_against_reading(host: Host, worker: WorkerConfig, where: _Where) -> str:
     """Return why private memory does not make this worker faster; empty if it does."""
     if uses_gpu(host, worker) or (worker.rpc and worker.n_gpu_layers):
-        return "the work is done elsewhere than on the CPU"
+        return "the CPU does not do the work"
     wanted = parse_cpus(where.cpus)
     if len({cpu.node for cpu in host.cpus if not wanted or cpu.number in wanted}) > 1:
         # Private memory would all be on the node of the reading thread.
@@ -184,7 +186,7 @@ def _places(host: Host, workers: Sequence[WorkerConfig]) -> list[_Where]:
 
 
 def _configured(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | None:
-    """Return the place given by the worker's settings, or anywhere if all places are equal."""
+    """Return the place that the settings give, or anywhere if all places are equal."""
     numa = worker.numa or NO_NUMA
     if worker.cpus:
         asked = parse_cpus(worker.cpus)
@@ -217,7 +219,7 @@ def _dealt(host: Host, workers: Sequence[WorkerConfig], n_workers: int) -> list[
     else:
         cuts = [i * len(nodes) // n for i in range(n + 1)]
         groups = [nodes[low:high] for low, high in pairwise(cuts)]
-    most = _within(host.quota, host.n_cores) // n_workers
+    most = host.n_cores // n_workers
     return [_near(host, group, groups.count(group), most) for group in groups]
 
 
@@ -247,8 +249,3 @@ def count_cores(cpus: Sequence[Cpu]) -> int:
     """Count the cores of these CPUs; slow cores of a hybrid machine would delay the others."""
     fast = [cpu for cpu in cpus if not cpu.is_efficient] or cpus
     return len({cpu.core for cpu in fast})
-
-
-def _within(quota: float, n_cores: int) -> int:
-    # Rounded down: with one thread too many, steps would wait for the next quota period.
-    return max(1, min(n_cores, int(quota)) if quota else n_cores)

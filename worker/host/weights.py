@@ -1,4 +1,4 @@
-"""Decides whether a worker maps its model's file or reads it into private memory. Pure.
+"""Decides whether a worker maps its model's file or reads it into private memory.
 
 Mapped pages are shared by all workers of a model. A worker that is the only one of its model gains
 nothing from mapping, and computes faster from private memory: 3 % more tokens a second on 2 cores
@@ -37,7 +37,7 @@ class Room:
 def loadings(
     workers: Sequence[WorkerConfig], room: Room, against: Sequence[str]
 ) -> tuple[WeightLoading, ...]:
-    """Choose for workers that run at once; `against` holds each one's reason for mapping, or ""."""
+    """Choose for workers that run at once; `against` are reasons to map, or empty."""
     n_users = Counter(path for worker in workers for path in files(worker))
     settled = [
         _settled(worker, why_not) or _kept(worker, n_users, room)
@@ -47,9 +47,9 @@ def loadings(
     total = sum(room.sizes[path] for worker in free for path in files(worker))
     fits = total <= room.free * _SHARE
     rest = (
-        WeightLoading(True, "read, for no other worker shares them")
+        WeightLoading(True, "read, because no other worker shares them")
         if fits
-        else WeightLoading(False, "mapped, for they are more than half of the free memory")
+        else WeightLoading(False, "mapped, because they need more than half of the free memory")
     )
     return tuple(one or rest for one in settled)
 
@@ -67,7 +67,7 @@ def files(worker: WorkerConfig) -> frozenset[str]:
 
 
 def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
-    """Return the choice that settings or place make; None if it is open."""
+    """Return the choice that the settings or `why_not` require; None if it is open."""
     if worker.use_mmap is not None or worker.load_mode or worker.use_mlock:
         return WeightLoading(not maps(worker), "as given")
     if worker.backend != "llama":
@@ -79,9 +79,9 @@ def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> WeightLoad
     """Return the choice to map, if sharing or unknown sizes require it; None if it is open."""
     paths = files(worker)
     if any(n_users[path] > 1 for path in paths):
-        return WeightLoading(False, "mapped, for workers share them")
+        return WeightLoading(False, "mapped, because several workers share them")
     if not paths or not all(room.sizes.get(path) for path in paths):
-        return WeightLoading(False, "mapped, for their size is not known yet")
+        return WeightLoading(False, "mapped, because their size is not known yet")
     if not room.free:
-        return WeightLoading(False, "mapped, for nobody says how much memory is free")
+        return WeightLoading(False, "mapped, because the free memory is unknown")
     return None

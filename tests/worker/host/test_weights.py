@@ -74,12 +74,12 @@ def test_what_a_person_says_of_the_weights_stands(fields: dict[str, Any], reads:
 @pytest.mark.parametrize(
     ("workers", "host", "why"),
     [
-        ([worker()], HOST, "read, for no other worker shares them"),
-        ([worker(), worker()], HOST, "mapped, for workers share them"),
-        ([worker("big")], HOST, "mapped, for they are more than half of the free memory"),
-        ([worker()], flat(4), "nobody says how much memory is free"),
+        ([worker()], HOST, "read, because no other worker shares them"),
+        ([worker(), worker()], HOST, "mapped, because several workers share them"),
+        ([worker("big")], HOST, "mapped, because they need more than half of the free memory"),
+        ([worker()], flat(4), "the free memory is unknown"),
         ([worker("unknown")], HOST, "their size is not known yet"),
-        ([worker()], flat(4, has_gpu=True, free_memory=GIB), "elsewhere than on the CPU"),
+        ([worker()], flat(4, has_gpu=True, free_memory=GIB), "the CPU does not do the work"),
     ],
 )
 def test_the_reason_is_said(workers: list[WorkerConfig], host: Host, why: str) -> None:
