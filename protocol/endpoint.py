@@ -43,7 +43,7 @@ class Endpoint:
 
 
 def read_endpoint(text: str, key: str, *, is_bound: bool) -> Endpoint:
-    """Split an endpoint; raises `ConfigError` that names `key` and says what is wrong."""
+    """Split an endpoint; raises `ConfigError` that names `key` and the fault."""
     if text.startswith("ipc://"):
         return Endpoint(_ipc_path(text, key) and text)
     match = _TCP.fullmatch(text)

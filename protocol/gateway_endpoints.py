@@ -9,7 +9,7 @@ from protocol.errors import ConfigError
 def endpoint_of(endpoint: str, index: int) -> str:
     """Return where the gateway of an index binds `endpoint`; raises `ConfigError`.
 
-    The first binds it as it is; the others `ipc://NAME-1.sock`, or the following ports of tcp.
+    The first binds it unchanged; the others `ipc://NAME-1.sock`, or the following ports of tcp.
     """
     if index == 0:
         return endpoint

@@ -334,7 +334,7 @@ class WorkerProcess:
 def _hello_and_accounts(config: WorkerConfig) -> tuple[Hello, AccountTable]:
     """Return the first message of this run, and the table that gateways here read after a death.
 
-    Where the system gives no such memory, nobody else can read the table.
+    If the system has no such memory, the gateway cannot read the table.
     """
     epoch, fd, memory = time.time_ns(), -1, None
     try:

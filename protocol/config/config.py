@@ -310,7 +310,7 @@ def without_secrets(config: PoolConfig) -> PoolConfig:
 
 
 def dump(config: PoolConfig) -> str:
-    """Write a configuration as JSON that `load` reads back, but for its secrets.
+    """Write a configuration as JSON for `load`, without its secrets.
 
     Workers read what is written here, and they parse what strangers made.
     """

@@ -1,4 +1,4 @@
-"""The keys of a `[[worker]]` table that say where a model is computed."""
+"""The keys of a `[[worker]]` table that choose the devices of a model."""
 
 from dataclasses import dataclass
 

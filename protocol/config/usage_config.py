@@ -12,7 +12,7 @@ STATE_VARIABLE = "STATE_DIRECTORY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageConfig:
-    """The usage log. `gateway.usage_dir` says where it is."""
+    """The usage log, in the folder `gateway.usage_dir`."""
 
     max_mib: int = param(
         64, "Size at which a new file of the log is begun, in MiB.", low=1, high=1 << 20

@@ -146,7 +146,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadReport:
-    """The supervisor's report on a model that is being fetched; the first one says that it is."""
+    """The supervisor's report on a download; the first one confirms that it has begun."""
 
     model: str
     file: str = ""
@@ -275,7 +275,7 @@ class RolloutState(StrEnum):
     GOING_BACK = "going back"
     DONE = "done"
     FAILED = "failed"
-    """All is as it was before, as far as `why` says."""
+    """The workers are as before, except for differences that `why` names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class LogFile(logging.Handler):
     def _write(self, line: bytes) -> None:
         data = b"\n" + line if self._is_torn else line
         n_written = os.write(self._fd, data)
-        if n_written < len(data):  # what comes next begins a line of its own
+        if n_written < len(data):  # the next write begins a new line
             self._is_torn = True
             raise OSError(None, "only a part of a line was written")
         self._is_torn = False

@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 
 
 def read_named_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Read a file to its end; raises `OSError` whose `strerror` says why it cannot be."""
+    """Read a file to its end; raises `OSError` with the reason as `strerror`."""
     # Non-blocking: opening a pipe would wait until somebody writes to it.
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:

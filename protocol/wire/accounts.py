@@ -31,7 +31,7 @@ class AccountTable:
     """
 
     def __init__(self, memory: memoryview | None = None, epoch: int = 0) -> None:
-        """`memory` is `N_BYTES` of zeros; without it nobody else can read the rows."""
+        """`memory` is `N_BYTES` of zeros; without it, only this process can read the rows."""
         self._words = (memory or memoryview(bytearray(N_BYTES))).cast("q")
         self._free = deque(range(1, _N_ROWS))
         self.sums = self._words[:_WIDTH]
@@ -43,7 +43,7 @@ class AccountTable:
         return f"<AccountTable epoch={self._words[1]} free={len(self._free)}>"
 
     def open(self, key: TaskKey) -> memoryview:
-        """Return a row for an attempt; if all are in use, one that nobody else can read."""
+        """Return a row for an attempt; if all are in use, one that only this process can read."""
         if not self._free:
             return spare_row()
         index = self._free.popleft()

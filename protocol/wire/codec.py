@@ -32,7 +32,7 @@ _FORM = "a message must be [tag, fields] or [tag, task, attempt, slot, fields]"
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """Far above any frame of a correct peer; a larger one is refused before it is parsed."""
 FRAME_BYTES = 16 * 1024 * 1024
-"""Messages share a frame up to this size; a larger message has a frame of its own."""
+"""Messages share a frame up to this size; a larger message gets a separate frame."""
 _LARGE = 1024 * 1024
 """Values of larger frames are counted while they are read: a byte may become 70 in memory."""
 MOST_VALUES = 32 * 1024 * 1024

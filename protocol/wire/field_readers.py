@@ -13,7 +13,7 @@ from typing import Any
 
 Unpacker = Callable[[Any], Any]
 PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
-"""What msgpack writes and reads as it is."""
+"""Types that msgpack writes and reads unchanged."""
 
 
 class ProtocolError(Exception):

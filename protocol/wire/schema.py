@@ -247,7 +247,7 @@ def _wrong(key: str, wanted: str, value: Any) -> InvalidRequest:
 
 
 def json_type(value: Any) -> str:
-    """Name the JSON type of a decoded value, as error messages say it."""
+    """Name the JSON type of a decoded value, as in error messages."""
     if value is None:
         return "null"
     for kind, name in _JSON_TYPES:

@@ -101,7 +101,7 @@ class Flag(FieldShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number(FieldShape):
-    """A number within a range; `clamps` says where it is clamped instead of refused."""
+    """A number within a range; `clamps` are the ends at which it is clamped, not refused."""
 
     low: Bound
     high: Bound

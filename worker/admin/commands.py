@@ -190,7 +190,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
 @click.command(context_settings=CONTEXT)
 @_runtime_dir_option
 def reload(runtime_dir: str) -> None:
-    """Read the configuration of a pool on this host again, as SIGHUP does; its log tells the rest.
+    """Read the configuration of a pool on this host again, as SIGHUP does; see its log for errors.
 
     Gateways are replaced without a gap; workers whose configuration has changed are rolled.
     """

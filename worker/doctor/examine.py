@@ -60,7 +60,7 @@ def examine(case: Case) -> Iterator[Finding]:
 
 
 def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
-    """Run a check on a thread; one that fails or does not end becomes a finding of its own."""
+    """Run a check on a thread; a check that fails or does not end becomes a finding."""
     found: list[Finding] = []
 
     def work() -> None:

@@ -128,7 +128,7 @@ class Step:
         return [slot for slot in busy if slot.scales == scales]
 
     def _read_media(self, able: Sequence[Slot]) -> None:
-        """Read one image or sound, of the oldest task first; it takes a batch of its own."""
+        """Read one image or sound, of the oldest task first; it needs a separate batch."""
         reading = [slot for slot in able if slot.state is SlotState.PREFILL]
         ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
         if not ready:

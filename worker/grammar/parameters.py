@@ -59,7 +59,7 @@ class _PartReader:
         self._known: dict[tuple[str, int], ValueTypes] = {}
 
     def of(self, node: n.Node, depth: int) -> ValueTypes:
-        """Tell what a schema says of a value, and of what is in it for so many levels."""
+        """Return the types of a value and of its parts, down to `depth` levels."""
         if not isinstance(node, n.Ref):
             return self._read(node, depth)
         key = (node.ref, depth)

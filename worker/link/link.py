@@ -84,7 +84,7 @@ class Link:
         self._outbound.forward()
         self._sessions.send([m.Bye(reason=reason, is_failure=is_failure)])
         for session in self._sessions:
-            # Without a gateway nobody would ever take the last frames.
+            # Without a gateway, the last frames would never be taken.
             session.connection.close(linger_ms=1000 if session.is_welcome else 0)
 
     def attach(
@@ -124,7 +124,7 @@ class Link:
         self._outbound.send(self.tasks.give_up(error))
 
     def drain(self) -> None:
-        """Take nothing new; `is_idle` will say when the rest is done."""
+        """Take no new tasks; `is_idle` becomes true when the others are done."""
         if not self.draining:
             self.draining = True
             self._sessions.send([m.Draining()])

@@ -61,7 +61,7 @@ def split(
 
 
 def _before_long_run(data: bytes, start: int, end: int) -> int:
-    """Return where the first run that is too long is to be cut; the end, if there is none."""
+    """Return where to cut the first run that is too long; the end, if no run is."""
     kinds = _CLASS_OF[np.frombuffer(data, np.uint8, end - start, start)]
     last = np.append(np.flatnonzero(kinds[1:] != kinds[:-1]), len(kinds) - 1)
     lengths = np.diff(last, prepend=-1)

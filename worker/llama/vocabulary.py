@@ -78,7 +78,7 @@ class LlamaVocabulary:
         return int(lib.llama_vocab_nl(self.handle))
 
     def suppressed(self) -> list[int]:
-        """Tokens that the model file says are never to be chosen."""
+        """Tokens that must never be chosen, according to the model file."""
         n = ctypes.c_int32(0)
         tokens = lib.llama_vocab_get_suppress_tokens(self.handle, ctypes.byref(n))
         return [tokens[i] for i in range(n.value)] if tokens else []

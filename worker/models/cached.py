@@ -22,7 +22,7 @@ logger = logging.getLogger("supervisor")
 
 
 def scan_cache(environ: Mapping[str, str]) -> list[FoundModel]:
-    """List the models in the cache as `USER/NAME:TAG`; nothing of what cannot be read."""
+    """List the models in the cache as `USER/NAME:TAG`; unreadable repositories are left out."""
     found: list[FoundModel] = []
     for repo in repositories(environ):
         try:
@@ -33,7 +33,7 @@ def scan_cache(environ: Mapping[str, str]) -> list[FoundModel]:
 
 
 def cached_file(repo: str, file: str, environ: Mapping[str, str]) -> str:
-    """Return the path of the model that `USER/NAME[:TAG]` means; "" if it is not in the cache."""
+    """Return the path of the model `USER/NAME[:TAG]`; "" if it is not in the cache."""
     name, _, tag = repo.partition(":")
     folder = snapshot(name, environ)
     if folder is None:
@@ -46,7 +46,7 @@ def cached_file(repo: str, file: str, environ: Mapping[str, str]) -> str:
 
 
 def delete_cached(name: str, environ: Mapping[str, str]) -> None:
-    """Delete the files of a quantization, and what they link to if nothing else does.
+    """Delete the files of a quantization, and their blobs that no other link uses.
 
     Raises `OSError`.
     """

@@ -75,7 +75,7 @@ class Catalog:
 
     @property
     def base(self) -> WorkerConfig:
-        """What holds for all models, unless a section says otherwise."""
+        """Settings of all models, over which sections take precedence."""
         return (self._pool.worker[:1] or (WorkerConfig(),))[0]
 
     def delete(self, name: str) -> None:
@@ -127,7 +127,7 @@ class Catalog:
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
 
     def _hidden(self, presets: Iterable[Preset]) -> set[str]:
-        """Return the files of the cache that presets have and want to have alone."""
+        """Return the files of the cache that presets with `dedup-cache-models` use."""
         if self._environ is None:
             return set()
         asked = [preset.settings for preset in presets if preset.hides_cached]

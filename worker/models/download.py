@@ -1,7 +1,7 @@
 """`python -m worker.models.download NAME`: fetches a repository's model for the supervisor.
 
-It says on standard output, one JSON object a line, that it has begun, how far it is, and why it
-has failed. What it fetches lies in the Hugging Face cache afterwards.
+It writes its start, its progress and its error to standard output, one JSON object a line. The
+files are in the Hugging Face cache afterwards.
 """
 
 import json
@@ -18,11 +18,11 @@ from worker.settings.hub import Repository
 
 _INTERVAL_S = 0.5
 BEGIN_S = 60
-"""Within which the hub must have listed the files; its package may wait for it without end."""
+"""Limit for the hub to list the files, because its package may wait without end."""
 
 
 class ProgressBar:
-    """Stands in for the bar of tqdm that the hub's package would draw."""
+    """Replaces the tqdm bar that the hub's package would draw."""
 
     def __init__(self, tell: Callable[[int, int], None], total: int, initial: int) -> None:
         self._tell = tell
@@ -36,19 +36,19 @@ class ProgressBar:
         self._tell(self.n, self.total)
 
     def update(self, n: float = 1) -> None:
-        """Count bytes; tell of them now and then."""
+        """Count bytes, and report them every half second."""
         self.n += int(n)
         if time.monotonic() - self._told_s >= _INTERVAL_S:
             self._told_s = time.monotonic()
             self._tell(self.n, self.total)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Do nothing for what else a bar can do."""
+        """Do nothing for the other methods of a bar."""
         return lambda *_, **__: None
 
 
 def bars(file: str, say: Callable[..., None]) -> Callable[..., ProgressBar]:
-    """Return what makes the bar of a file."""
+    """Return the function that makes the bar of a file."""
 
     def make(*_: Any, total: int | None = None, initial: int = 0, **__: Any) -> ProgressBar:
         def tell(done: int, of: int) -> None:

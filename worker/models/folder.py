@@ -1,4 +1,4 @@
-"""The models of a folder: each file, and each sub-folder with a file in it, is one."""
+"""Finds the models of a folder: each file, and each sub-folder with a file, is one."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ def scan(folder: Path) -> list[FoundModel]:
 
 
 def can_be_listed(found: FoundModel) -> bool:
-    """Tell whether JSON can hold the name; a file system takes any bytes."""
+    """Whether JSON can contain the paths, which a file system allows to have any bytes."""
     paths = found.model + found.mmproj
     if paths.encode(errors="replace").decode() == paths:
         return True
@@ -50,7 +50,7 @@ def can_be_listed(found: FoundModel) -> bool:
 
 
 def _tried(folder: Path) -> list[FoundModel]:
-    """Return what is in a sub-folder; nothing of one that is closed, such as `lost+found`."""
+    """Return the model in a sub-folder; none if it is unreadable, such as `lost+found`."""
     try:
         return _in_subfolder(folder)
     except OSError as error:

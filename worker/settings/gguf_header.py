@@ -30,7 +30,7 @@ _BYTES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The beginning of a GGUF file; `fault` says what is wrong with it."""
+    """The beginning of a GGUF file; `fault` is why it cannot be used."""
 
     fault: str = ""
     version: int = 0

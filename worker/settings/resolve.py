@@ -103,7 +103,7 @@ def _named_workers(
 
 
 def tables(config: PoolConfig, *, runtime_dir: str, host: Host) -> tuple[WorkerConfig, ...]:
-    """Return each worker as its table says, before it gets its share of the machine.
+    """Return each worker with the values of its table, before it gets its share of the machine.
 
     Its files are there already: `resolve` has fetched them.
     """

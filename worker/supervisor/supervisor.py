@@ -190,7 +190,7 @@ class Supervisor:
         workers = self._children.workers
         if all(watch.child.state in _OUT for watch in workers):
             is_config = all(watch.exit_code == EXIT_CONFIG for watch in workers)
-            if len(workers) > 1:  # for a single worker the line before says it
+            if len(workers) > 1:  # for a single worker, the line before has the reason
                 logger.error(
                     "no worker can start",
                     extra={"n_workers": len(workers), "action": "everything ends"},
@@ -215,7 +215,7 @@ class Supervisor:
             watch.leave()
 
     def _close_listeners(self) -> None:
-        """Refuse connections from now on; nobody would answer them."""
+        """Refuse connections from now on, because no gateway would answer them."""
         if self._settings.listeners is not None:
             self._settings.listeners.close()
 

@@ -39,7 +39,7 @@ def read_effort(text: str) -> str:
 
 
 def read_poll(text: str) -> int:
-    """Read 0 or 1 as never and as long as is usual, anything else as it is."""
+    """Read 1 as the default; other values, such as 0 for no polling, are unchanged."""
     return _POLLING if text == "1" else int(text)
 
 

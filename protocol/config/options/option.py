@@ -1,4 +1,4 @@
-"""What an option is: a row that says how a field of the configuration is spelled.
+"""An option: a row with the spellings of a field of the configuration.
 
 Type, limits and text come from the field itself. The other files of this folder have the rows;
 `argument_readers` has the functions that turn texts into values.
@@ -48,7 +48,7 @@ class Option:
     sets: tuple[tuple[str, Any], ...] = ()
     """Further fields and what they get with it."""
     doc: str = ""
-    """What the flag does, where the text of its field does not tell that."""
+    """What the flag does, if the text of its field does not describe it."""
     joined: str = ""
     """Separator of two values that llama.cpp of 2024 took as two arguments."""
     escapes: bool = False
@@ -80,7 +80,7 @@ class Option:
 
     @property
     def default_text(self) -> str:
-        """Return the value that holds unless the option is given; empty where its text says it."""
+        """Return the default value for the help; empty if the text names it."""
         value = self.row.default
         if self.value is not None or self.doc or value in ("", (), None):
             return ""

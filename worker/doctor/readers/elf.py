@@ -17,7 +17,7 @@ _X86_64 = 62
 
 
 def built_for(path: Path) -> frozenset[str]:
-    """Name the extensions that an x86-64 build uses, as in `avx2`; none if it does not tell."""
+    """Name the extensions that an x86-64 build uses, as in `avx2`; none if they are unknown."""
     try:
         data = path.read_bytes()
         return frozenset(name for name, code in _functions(data) if _body(code).startswith(_YES))

@@ -71,7 +71,7 @@ class PrefixCache:
         self.slots = slots
         self.counters = counters
         self.held = HeldBlocks() if is_on else HeldBlocks(0)
-        """The blocks that all sequences hold, as it is reported to gateways."""
+        """The blocks that all sequences hold, as they are reported to gateways."""
         self._host: HostCache | None = None
         if is_on and host_bytes:
             self._host = HostCache(host_bytes, self.held, is_whole=not backend.can_rewind)
@@ -254,7 +254,7 @@ class PrefixCache:
         return self._evict_oldest(self.idle())
 
     def move_idle(self) -> None:
-        """Move idle sequences to the host's memory, but for a few cells that only they hold.
+        """Move idle sequences to the host's memory, except a few cells that only they hold.
 
         Each row of a batch reads all cells in use, of any sequence: llama.cpp's pull request 20993
         measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).

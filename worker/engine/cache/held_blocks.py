@@ -1,4 +1,4 @@
-"""Which blocks of prompts the cache holds, by their hashes, as it is reported to gateways. Pure.
+"""The blocks of prompts that the cache holds, by their hashes, as gateways get them. Pure.
 
 Each sequence has the chain of block hashes of the prompt that it was read for. A block is held as
 long as any sequence has it. Only changes of that set are reported, so a sequence that moves (to a

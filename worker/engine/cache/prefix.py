@@ -41,7 +41,7 @@ def common_prefix(a: Sequence[T], b: Sequence[T], at: int = 0) -> int:
 def reusable(cached: Sequence[int], prompt: Sequence[int]) -> int:
     """Count the cached tokens that a prompt can start from.
 
-    One prompt token is always read again, for its logits are needed.
+    One prompt token is always read again, because its logits are needed.
     """
     return max(0, min(common_prefix(cached, prompt), len(prompt) - 1))
 

@@ -74,7 +74,7 @@ class FakeSampler:
         self.state = tuple(state)
 
     def learn(self, token: int) -> None:
-        """Change the state in a way that the tokens do not tell."""
+        """Change the state in a way that the tokens do not show."""
         if self.params.mirostat:
             known = int(self.state[0]) if self.state else 0
             self.state = (float(zlib.crc32(bytes([known % 251, token % N_BYTES]))),)
@@ -338,7 +338,7 @@ class FakeBackend:
             raise DecodeFailed("the fake was asked to fail", fatal=False)
 
     def _note_mark(self, seq: int) -> bool:
-        """Remember the last marker of a sequence; tell whether there is one."""
+        """Remember the last marker of a sequence; return whether there is one."""
         cells = bytes(token for token in self._cells[seq] if 0 <= token < N_BYTES)
         marks = list(_MARK.finditer(cells))
         if marks:

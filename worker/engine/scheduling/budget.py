@@ -44,7 +44,7 @@ class StepBudget:
     def predict(self, n_decoding: int) -> float:
         """Return what decoding `n_decoding` rows takes at most.
 
-        Fewer rows than last take as long, for the weights are read all the same; more take longer
+        Fewer rows than last take as long, because all weights are read anyway; more take longer
         in proportion at worst.
         """
         if not n_decoding or not self.n_rows:

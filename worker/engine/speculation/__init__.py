@@ -1,4 +1,4 @@
-"""Tokens proposed ahead of the model, by a draft model or by what was seen before. Pure.
+"""Tokens proposed ahead of the model, by a draft model or from earlier text. Pure.
 
 Imported by the engine, and by `worker/speculation`, which chooses.
 """

@@ -20,7 +20,7 @@ class Index:
     """N-gram to the position behind its last occurrence that has a follower."""
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Index the text as it is now; usually it has grown by a few tokens."""
+        """Index the current text; usually it has grown by a few tokens."""
         n_known = follow(self._tokens, tokens)
         if not n_known:
             self._after.clear()

@@ -132,7 +132,7 @@ class Automaton:
         self.table[row, list(state.moves)] = rows
 
     def trim(self) -> bool:
-        """Forget everything if there is too much; tell whether. States in use go on to work."""
+        """Clear the cache if it is too large; return whether it was. States in use stay valid."""
         n_states, n_places = len(self._states), len(self._places)
         if n_states <= MAX_STATES and n_places <= MAX_PLACES and self._n_held <= MAX_HELD:
             return False

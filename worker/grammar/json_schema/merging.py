@@ -1,4 +1,4 @@
-"""`allOf`: its parts as one object, one list of values, or the only part that says something.
+"""Merges the parts of `allOf` to one object, one list of values, or the only part that restricts.
 
 llama.cpp's way for objects: members of all parts are required, those of an `anyOf` among the parts
 are not. Where it would drop a part (`allOf` of a string and a pattern), this refuses.
@@ -25,14 +25,15 @@ class _SchemaParts:
 
 
 def merge(node: n.AllOf, refs: Refs) -> n.Node | tuple[str, ...]:
-    """Return the node that says the same, or the constants that remain."""
+    """Return an equivalent node, or the constants that remain."""
     parts = _SchemaParts()
     for part in _flat(node, refs):
         if isinstance(part, n.AnyOf):
             _add_any_of(part, refs, parts)
         else:
             _add(part, parts, is_required=True)
-    if [bool(parts.lists), parts.is_object, bool(parts.others)].count(True) > 1:
+    n_kinds = sum((bool(parts.lists), parts.is_object, bool(parts.others)))
+    if n_kinds > 1 or len(parts.others) > 1:
         raise SchemaError("allOf: these parts together cannot become a grammar")
     if parts.lists:
         shared = frozenset.intersection(*parts.lists)
@@ -41,8 +42,6 @@ def merge(node: n.AllOf, refs: Refs) -> n.Node | tuple[str, ...]:
         return tuple(sorted(shared))
     if parts.is_object:
         return n.Members(tuple(parts.properties.values()))
-    if len(parts.others) > 1:
-        raise SchemaError("allOf: these parts together cannot become a grammar")
     return parts.others[0] if parts.others else n.AnyValue()
 
 

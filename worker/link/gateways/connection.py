@@ -44,7 +44,7 @@ class GatewayConnection:
         number: int = 0,
         keys: CurveFiles | None = None,
     ) -> None:
-        """`number` tells the connections of one worker apart."""
+        """`number` is different for each connection of one worker."""
         self._context = context
         self.endpoint = endpoint
         self._name = name

@@ -169,7 +169,7 @@ class Grants:
             share.since = since if n_waiting > 0 else math.inf
 
     def give_back(self, number: int, n: int) -> None:
-        """Take what a gateway returns; it may have used more meanwhile than is known here."""
+        """Take credits that a gateway returns; it may have used more than is known here."""
         share = self._shares.get(number)
         if share is None or not share.n_recalled:
             return
@@ -258,7 +258,7 @@ class Grants:
         return min(share.n_idle, max(0, share.limit - self._level()))
 
     def _level(self) -> int:
-        """Return how many credits each gateway has when nobody waits."""
+        """Return how many credits each gateway has while none waits for more."""
         n = sum(not share.is_retired for share in self._shares.values())
         return self._n_slots // max(1, n)
 

@@ -90,7 +90,7 @@ class Sessions:
         return len(self._all)
 
     def __iter__(self) -> Iterator[GatewaySession]:
-        """Go through those that there are now; they may be added and removed meanwhile."""
+        """Iterate over a copy, because sessions may be added and removed meanwhile."""
         return iter(tuple(self._all))
 
     @property

@@ -82,7 +82,7 @@ class WorkerSettings:
         return envelope._replace(payload=newest)
 
     def end(self, key: TaskKey, end: Terminal) -> bool:
-        """Note that an order was carried out; tell whether that has changed anything."""
+        """Note that an order was carried out; return whether that has changed anything."""
         order = self._due.pop(key, None)
         if order is None or isinstance(end, Failed):
             return False

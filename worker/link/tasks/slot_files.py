@@ -96,7 +96,7 @@ def note_path(path: Path) -> Path:
 
 
 def folder_size(folder: Path, besides: str) -> int:
-    """Add up the files in a folder, but for one that is about to be replaced."""
+    """Add up the sizes of the files in a folder, except one that is about to be replaced."""
     if not folder.is_dir():
         return 0
     found = [one for one in os.scandir(folder) if one.is_file() and one.name != besides]

@@ -265,7 +265,7 @@ class Tasks:
         return messages
 
     def _results(self, job: PreparationJob) -> list[tuple[TaskKey, Outcome]]:
-        """Return what became of each task of a job, but for those that were cancelled."""
+        """Return the result of each task of a job, except the cancelled ones."""
         keys = self._keys_of(job)
         for key in keys:
             del self._preparing[key]

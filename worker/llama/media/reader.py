@@ -71,7 +71,7 @@ class MediaReader:
         self._marker_bytes = self.marker.encode()
         params.media_marker = self._marker_bytes
         library.forget_log()
-        mtmd.mtmd_helper_log_set(library.on_log, None)  # its own writes all it says to stderr
+        mtmd.mtmd_helper_log_set(library.on_log, None)  # by default, all goes to stderr
         self._context = mtmd.mtmd_init_from_file(config.mmproj.encode(), model, params)
         if not self._context:
             reason = library.last_words() or "is it a projector of this model?"

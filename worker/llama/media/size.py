@@ -39,7 +39,7 @@ def is_sound(data: bytes) -> bool:
 
 
 def n_pixels(data: bytes) -> int:
-    """Return the pixels of a picture; 0 if it is none. Raises `TaskError` if it cannot tell."""
+    """Return the pixels of a picture, 0 for other data; raises `TaskError` if they are unknown."""
     info: Any = getattr(mtmd._libmtmd, "stbi_info_from_memory", None)
     if info is None:
         raise TaskError(ErrorCode.NOT_SUPPORTED, "this libmtmd does not tell the size of a picture")

@@ -207,7 +207,7 @@ class LlamaSampler:
         self._grammar = self._lazy = None
 
     def __del__(self) -> None:
-        # A task that was prepared and never started is closed by nobody else.
+        # Nothing else closes the sampler of a task that was prepared and never started.
         self.close()
 
     def end_reasoning(self) -> bool:

@@ -78,7 +78,7 @@ class SamplerThreads:
 def open_sampler_threads(context: Any, *, is_gpu: bool) -> SamplerThreads:
     """Make the threads of a context: one for each processor up to `_MOST_THREADS`, none on a CPU.
 
-    On a CPU they gained less than 5 % of any figure, for the cores are busy with the model.
+    On a CPU they gained less than 5 % in every measurement, because the model uses all cores.
     """
 
     def choose(chain: Any, index: int) -> int:

@@ -31,7 +31,7 @@ _ABORT = re.compile(
 
 
 def last_words(stderr: bytes) -> str:
-    """Return the last line of a library's output that says why it aborts; "" if there is none."""
+    """Return the last line in which a library gives the reason of its abort; "" without one."""
     found = _ABORT.findall(stderr)
     return found[-1].decode() if found else ""
 

@@ -117,4 +117,4 @@ class FleetView(Protocol):
         """Return whether a process that has left would load again what it had loaded."""
 
     def answers(self, number: int) -> Sequence[str] | str | None:
-        """Return the answers to a question; a text says why there are none, None is to wait."""
+        """Return the answers to a question, or an error text; None while they are pending."""

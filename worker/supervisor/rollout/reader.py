@@ -36,7 +36,7 @@ class ConfigReader:
         return ReadPool(pool=pool, tables=self._tables(config))
 
     def tables(self, wanted: Wanted) -> tuple[WorkerConfig, ...]:
-        """Return the workers as their tables say, of a configuration that has been resolved."""
+        """Return the workers of a resolved configuration with the values of their tables alone."""
         return self._tables(self._apply(wanted))
 
     def _apply(self, wanted: Wanted) -> PoolConfig:

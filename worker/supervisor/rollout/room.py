@@ -18,7 +18,7 @@ from worker.settings.gguf_header import cache_bytes, read_header
 from worker.settings.model_file import weigh
 
 _RESERVE = 512 << 20
-"""Bytes for buffers of computation, the process itself, and what others take meanwhile."""
+"""Bytes for compute buffers, the process itself, and what other processes allocate meanwhile."""
 _NVML_S = 3.0
 """A broken driver may hang; the supervisor waits no longer for it."""
 

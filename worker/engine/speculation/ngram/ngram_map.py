@@ -84,7 +84,7 @@ class MapLookup(Drafter):
         return next(at for at in places if tuple(tokens[at : at + self.n_max]) == value)
 
     def _follow(self, request: DraftRequest) -> _NgramHistory:
-        """Take the text as it is now, and count how much of the last draft was accepted."""
+        """Take the current text, and count how much of the last draft was accepted."""
         history = self._histories.setdefault(request.slot, _NgramHistory())
         n_known = follow(history.tokens, request.tokens)
         if not n_known:
