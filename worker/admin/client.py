@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from protocol.errors import EXIT_ERROR, EXIT_UNAVAILABLE
+from protocol.errors import EXIT_UNAVAILABLE
 from worker.settings.arguments import CommandFailed
 from worker.supervisor.runtime_directory import PREFIX, parents
 
@@ -21,13 +21,13 @@ _MAX_ANSWER = 64 << 20
 
 
 class AdminError(CommandFailed):
-    """A request that failed, with what to do."""
+    """A request that a pool has refused, or that no pool got; the message says what to do."""
 
-    def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
-        """HTTP status; 0 if nothing answered."""
-        self.exit_code = EXIT_ERROR if status else EXIT_UNAVAILABLE
+
+class NoPoolError(AdminError):
+    """No pool was found or reached."""
+
+    exit_code = EXIT_UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class AdminClient:
             status, text = response.status, response.read(_MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer"
-            raise AdminError(
+            raise NoPoolError(
                 f"no pool answers at {self._address}: {reason}. Is `llamapool serve` running?"
             ) from error
         finally:
@@ -101,7 +101,7 @@ class AdminClient:
         try:
             host, port = parts.hostname or "", parts.port
         except ValueError as error:
-            raise AdminError(f"--url {address.url}: {error}") from error
+            raise NoPoolError(f"--url {address.url}: {error}") from error
         prefix = parts.path.rstrip("/")
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -110,7 +110,7 @@ class AdminClient:
             )
             return https, prefix
         if parts.scheme != "http" or not host:
-            raise AdminError(f"--url {address.url}: must be http://HOST:PORT or https://HOST")
+            raise NoPoolError(f"--url {address.url}: must be http://HOST:PORT or https://HOST")
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s), prefix
 
 
@@ -120,7 +120,7 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise AdminError(f"what answers at {address} is no llamapool (status {status})", status)
+        raise AdminError(f"what answers at {address} is no llamapool (status {status})")
     if status < 400:
         return answer
     error = answer.get("error")
@@ -128,32 +128,32 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
     hint = ": give a key with --api-key or LLAMA_API_KEY" if status == 401 else ""
     if status == 404 and not isinstance(message, str):
         message = "this server has no admin API"
-    raise AdminError(f"{message or f'status {status}'}{hint}", status)
+    raise AdminError(f"{message or f'status {status}'}{hint}")
 
 
 def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     """Return the address that is given, or that of the only pool of this user on this host.
 
-    Raises `AdminError` if there is none or more than one.
+    Raises `NoPoolError` if there is none or more than one.
     """
     if url:
         return PoolAddress(url=url, key=key)
     if runtime_dir:
         path = Path(runtime_dir).expanduser() / SOCKET_NAME
         if not path.is_socket():
-            raise AdminError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
+            raise NoPoolError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
         return PoolAddress(path=str(path))
     found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]
     alive = [path / SOCKET_NAME for path in found if _is_alive(path / SOCKET_NAME)]
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))
     if not alive:
-        raise AdminError(
+        raise NoPoolError(
             "no running pool of this user is found on this host: name it with --url and "
             "--admin-key, or its runtime_dir with --runtime-dir"
         )
     folders = ", ".join(str(path.parent) for path in alive)
-    raise AdminError(f"{len(alive)} pools run on this host: choose with --runtime-dir: {folders}")
+    raise NoPoolError(f"{len(alive)} pools run on this host: choose with --runtime-dir: {folders}")
 
 
 def supervisor_pid(folder: Path) -> int:

@@ -14,7 +14,7 @@ import click
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import EXIT_ERROR, ConfigError
-from worker.admin.client import AdminClient, AdminError, find_pool, supervisor_pid
+from worker.admin.client import AdminClient, AdminError, NoPoolError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
 from worker.settings.arguments import (
     CONTEXT,
@@ -96,7 +96,7 @@ def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) 
     deadline = time.monotonic() + timeout
     while wait and not _has_left(client, worker):
         if time.monotonic() >= deadline:
-            raise AdminError(f"{worker} has not left within {timeout:g} s", 504)
+            raise AdminError(f"{worker} has not left within {timeout:g} s")
         time.sleep(_POLL_S)
 
 
@@ -199,7 +199,7 @@ def reload(runtime_dir: str) -> None:
         pid = supervisor_pid(folder)
         os.kill(pid, signal.SIGHUP)
     except OSError as error:
-        raise AdminError(f"cannot signal the supervisor: {error.strerror}") from None
+        raise NoPoolError(f"cannot signal the supervisor: {error.strerror}") from None
     click.echo(f"process {pid} reads its configuration again")
 
 
@@ -209,9 +209,7 @@ def _follow(client: AdminClient) -> None:
     while True:
         try:
             found = client.get("/admin/rollout")
-        except AdminError as error:
-            if error.status:
-                raise
+        except NoPoolError:
             time.sleep(_POLL_S)  # the gateway is being replaced, too
             continue
         line = rollout_line(found)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from worker.admin.client import AdminClient, AdminError, PoolAddress, find_pool
+from worker.admin.client import AdminClient, NoPoolError, PoolAddress, find_pool
 from worker.admin.table import rollout_line, table
 
 WORKER: dict[str, Any] = {
@@ -75,21 +75,21 @@ def test_the_only_pool_of_this_user_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
-    with pytest.raises(AdminError, match=r"--url and --admin-key, .* --runtime-dir"):
+    with pytest.raises(NoPoolError, match=r"--url and --admin-key, .* --runtime-dir"):
         find_pool("", "", "")
     (tmp_path / "llamapool-dead").mkdir()
     with listening(tmp_path / "llamapool-a" / "admin.sock") as one:
         assert find_pool("", "", "") == PoolAddress(path=one.getsockname())
         with (
             listening(tmp_path / "llamapool-b" / "admin.sock"),
-            pytest.raises(AdminError, match="2 pools run on this host"),
+            pytest.raises(NoPoolError, match="2 pools run on this host"),
         ):
             find_pool("", "", "")
 
 
 def test_what_is_told_is_taken(tmp_path: Path) -> None:
     assert find_pool("http://h:1", "k", "/x") == PoolAddress(url="http://h:1", key="k")
-    with pytest.raises(AdminError, match="no pool runs in"):
+    with pytest.raises(NoPoolError, match="no pool runs in"):
         find_pool("", "", str(tmp_path))
 
 
@@ -103,6 +103,6 @@ def test_what_is_told_is_taken(tmp_path: Path) -> None:
     ],
 )
 def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
-    with pytest.raises(AdminError, match=message) as caught:
+    with pytest.raises(NoPoolError, match=message) as caught:
         AdminClient(PoolAddress(url=url)).get("/admin/status")
-    assert caught.value.status == 0
+    assert caught.value.exit_code == 69
