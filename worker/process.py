@@ -33,7 +33,7 @@ from protocol.wire.messages import Hello, LoadingProgress
 from protocol.wire.side_tasks import SetSystemPrompt
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
-from worker.engine_thread import EngineThread, Kept, Opener, engine_config, open_backend
+from worker.engine_thread import EngineThread, Kept, Opener, open_backend
 from worker.host import openmp
 from worker.host.topology import bind
 from worker.link.gateways.connection import GatewayConnection
@@ -203,8 +203,7 @@ class WorkerProcess:
         reader = open_reader(self._config, backend)
         embeddings: EmbeddingBatcher | None = None
         if backend.embedder is not None:
-            target_s = engine_config(self._config, backend).step_target_s
-            embeddings = EmbeddingBatcher(backend, backend.embedder, engine, target_s)
+            embeddings = EmbeddingBatcher(backend, backend.embedder, engine)
         if self._config.lora_base:
             logger.warning(
                 "option without effect",

@@ -39,12 +39,12 @@ class DeskRig:
             pooling=self.pooling,
         )
         self.backend = FakeBackend(config)
-        engine_config = EngineConfig(n_slots=2, n_ctx=N_CTX)
+        engine_config = EngineConfig(n_slots=2, n_ctx=N_CTX, step_target_s=self.target_s)
         self.engine = Engine(self.backend, engine_config, self._emit)
         embedder = self.backend.embedder
         assert isinstance(embedder, FakeEmbedder)
         self.embedder = embedder
-        self.desk = EmbeddingBatcher(self.backend, embedder, self.engine, self.target_s)
+        self.desk = EmbeddingBatcher(self.backend, embedder, self.engine)
         self._ids = itertools.count(1)
 
     def _emit(self, messages: Sequence[FrameItem]) -> None:

@@ -21,7 +21,7 @@ _MAX_ANSWER = 64 << 20
 
 
 class AdminError(CommandFailed):
-    """A request that a pool has refused, or that no pool got; the message says what to do."""
+    """A request to a pool that failed; the message says what to do."""
 
 
 class NoPoolError(AdminError):

@@ -33,16 +33,16 @@ class EmbeddingBatcher:
     `open` and `drop` belong to the link's thread, everything else to the engine's.
     """
 
-    def __init__(
-        self, backend: Backend, embedder: Embedder, engine: Engine, step_target_s: float
-    ) -> None:
+    def __init__(self, backend: Backend, embedder: Embedder, engine: Engine) -> None:
         self._embedder = embedder
         self._engine = engine
         self._reader = InputReader(backend, embedder)
         self._jobs: deque[EmbeddingJob] = deque()
         self._carried: EmbeddingInput | None = None
         """An input that is partly computed: it did not fit into the last batch."""
-        self._budget = StepBudget(step_target_s, embedder.n_batch, token_s=backend.prefill_token_s)
+        self._budget = StepBudget(
+            engine.step_target_s, embedder.n_batch, token_s=backend.prefill_token_s
+        )
 
     def __repr__(self) -> str:
         return f"<EmbeddingBatcher {self._embedder.pooling} jobs={len(self._jobs)}>"

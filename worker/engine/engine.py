@@ -84,6 +84,8 @@ class Engine:
         )
         self._outbox = Outbox(emit, self.cache.held)
         self._admission = Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends)
+        self.step_target_s = config.step_target_s
+        """Longest time of a step, in seconds."""
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         n_drafted = max(0, backend.n_outputs - config.n_slots)
         speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_drafted)

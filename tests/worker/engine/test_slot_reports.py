@@ -6,7 +6,7 @@ from protocol.wire.facts import SlotReport
 from protocol.wire.messages import Finish, Inspected, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.task import Report
-from worker.engine_thread import _is_debugged
+from worker.engine_settings import shows_texts
 
 
 def reported(rig: Rig) -> SlotReport:
@@ -52,4 +52,4 @@ def test_a_worker_that_is_debugged_tells_the_texts() -> None:
 
 @pytest.mark.parametrize(("value", "is_on"), [("1", True), ("2x", True), ("0", False), ("", False)])
 def test_the_variable_is_a_number(value: str, is_on: bool) -> None:
-    assert _is_debugged({"LLAMA_SERVER_SLOTS_DEBUG": value}) is is_on
+    assert shows_texts({"LLAMA_SERVER_SLOTS_DEBUG": value}) is is_on

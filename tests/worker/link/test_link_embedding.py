@@ -37,7 +37,7 @@ def embedding(loading: Pair) -> Pair:
     config = WorkerConfig(backend="fake", embeddings=True, n_ubatch=64, fake_step_ms=5)
     backend = FakeBackend(config)
     assert backend.embedder is not None
-    loading.attach(EmbeddingBatcher(backend, backend.embedder, loading.engine, 0.1))
+    loading.attach(EmbeddingBatcher(backend, backend.embedder, loading.engine))
     loading.until(m.Ready)
     return loading
 

@@ -13,7 +13,7 @@ from worker.engine.backend import Regroup
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.slot import Slot
-from worker.engine_thread import self_extend
+from worker.engine_settings import self_extend
 
 
 def seed_positions(n: int, n_tokens: int, ga_n: int, ga_w: int) -> list[int]:
