@@ -14,7 +14,7 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.engine import Engine
 from worker.engine.task import EngineTask, Submit
 from worker.engine_thread import EngineThread, open_backend
-from worker.host.openmp import environment
+from worker.host.process_environment import process_environment
 from worker.link.outbound import OutboundQueue
 from worker.settings.resolve import find_model
 
@@ -34,7 +34,7 @@ def main() -> None:
         kv_unified=True,
         n_threads=len(os.sched_getaffinity(0)),
     )
-    os.environ.update(environment(config, os.environ))
+    os.environ.update(process_environment(config, os.environ))
     outlet = OutboundQueue()
     # One thread loads and computes: another's first use of OpenMP would make a second crew.
     thread = EngineThread(config, outlet, open_backend)

@@ -34,7 +34,7 @@ from protocol.wire.side_tasks import SetSystemPrompt
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine_thread import EngineThread, Kept, Opener, open_backend
-from worker.host import openmp
+from worker.host.process_environment import process_environment
 from worker.host.topology import bind
 from worker.link.gateways.connection import GatewayConnection
 from worker.link.gateways.dialling import CurveFiles
@@ -45,7 +45,6 @@ from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.settings.fingerprint import fingerprint
 from worker.sleep import NEXT, IdleTime, SleepPhase
-from worker.supervisor.children.launch import visible_devices
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +136,7 @@ class WorkerProcess:
             self._thread.join(timeout_s=5.0)
             return EXIT_OK
         self._check_progress()
+        self._feed_watchdog()
         return None
 
     # ---- the model ----------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class WorkerProcess:
         """Attach, free or load the model as needed; return the exit code if loading has failed."""
         match self._phase:
             case SleepPhase.LOADING | SleepPhase.AWAKE | SleepPhase.CLOSING if self._has_failed():
-                return self._exit_code()
+                return self._end_without_model()
             case SleepPhase.LOADING if self._thread.engine is not None:
                 self._become(SleepPhase.AWAKE)
                 self._attach(self._thread.engine)
@@ -251,10 +251,9 @@ class WorkerProcess:
         return replace(card, system_prompt=system)
 
     def _check_progress(self) -> None:
-        """Feed the watchdog while the engine makes progress; end the process if it is stuck."""
+        """End the process if the engine or the preparation is stuck."""
         engine = self._thread.engine
-        since = engine.progress.started_s if engine is not None else 0.0
-        if engine is not None and since:
+        if engine is not None and (since := engine.progress.started_s):
             limit_s = engine.progress.stall_s
             stalled_s = time.monotonic() - since
             if stalled_s > limit_s:
@@ -279,9 +278,9 @@ class WorkerProcess:
             )
             sys.stderr.flush()
             os._exit(EXIT_RESTART)
-        self._feed_watchdog()
 
     def _feed_watchdog(self) -> None:
+        """Report to the watchdog twice in its interval."""
         interval_s = self._notifier.watchdog_interval_s
         now = time.monotonic()
         if interval_s is not None and now >= self._next_watchdog:
@@ -302,8 +301,8 @@ class WorkerProcess:
         broken = engine.failure if engine is not None else None
         return broken or (f"{type(error).__name__}: {error}" if error else "failed")
 
-    def _exit_code(self) -> int:
-        """Return the exit code for the end of the engine's thread, and end the waiting tasks."""
+    def _end_without_model(self) -> int:
+        """End the waiting tasks and return the exit code, because the engine's thread has ended."""
         reason = "The model could not be loaded again after sleeping"
         self._link.give_up(TaskError(ErrorCode.UNAVAILABLE, reason, detail={"retry_after_s": 1}))
         if isinstance(self._thread.error, ConfigError):
@@ -359,8 +358,8 @@ def run(config: WorkerConfig, *, is_held: bool = False) -> int:
     # The engine thread takes the GIL again after each call into C; the default of 5 ms is too long.
     sys.setswitchinterval(0.0005)
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-    # llama.cpp reads these when it is loaded; a supervisor sets the same ones.
-    os.environ.update(openmp.environment(config, os.environ) | visible_devices(config))
+    # A supervisor sets the same ones.
+    os.environ.update(process_environment(config, os.environ))
     try:
         bind(config.cpus)
         return WorkerProcess(config, is_held=is_held).run()

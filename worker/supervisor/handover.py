@@ -46,7 +46,7 @@ class Handover:
         self._joined_by = self._ends_at
         self._n_workers = 0
         self.old = old
-        self.new = children.add(launch.but_for(SUCCESSOR_VARIABLE, "1"), due_at=now)
+        self.new = children.add(launch.with_variable(SUCCESSOR_VARIABLE, "1"), due_at=now)
         self.new.is_trial = True
 
     def __repr__(self) -> str:

@@ -7,8 +7,8 @@ from protocol.config.options import table as options
 from protocol.cpulist import format_cpus, parse_cpus, parse_mask
 from protocol.errors import ConfigError
 from tests.worker.hosts import flat, nodes
-from worker.host import openmp
 from worker.host.placement import Cpu, Host, Placement, describe, place
+from worker.host.process_environment import process_environment
 
 
 def placed(host: Host, *workers: WorkerConfig) -> list[Placement]:
@@ -211,22 +211,22 @@ def test_llama_servers_options_say_where_and_how() -> None:
 
 
 def test_openmp_waits_as_long_as_poll_says() -> None:
-    env = openmp.environment(WorkerConfig(n_threads=4, n_threads_batch=6, poll=50), {})
+    env = process_environment(WorkerConfig(n_threads=4, n_threads_batch=6, poll=50), {})
     assert env == {
         "OMP_WAIT_POLICY": "passive",
         "GOMP_SPINCOUNT": "1000",
         "OMP_NUM_THREADS": "6",
         "OMP_PROC_BIND": "false",
     }
-    assert openmp.environment(WorkerConfig(poll=0), {})["GOMP_SPINCOUNT"] == "0"
+    assert process_environment(WorkerConfig(poll=0), {})["GOMP_SPINCOUNT"] == "0"
 
 
 def test_openmp_of_the_environment_stands_but_threads_are_never_bound() -> None:
     said = {"OMP_WAIT_POLICY": "active", "OMP_PROC_BIND": "true", "OMP_NUM_THREADS": "3"}
-    env = openmp.environment(WorkerConfig(n_threads=4, poll=50), said)
+    env = process_environment(WorkerConfig(n_threads=4, poll=50), said)
     assert env == {
         "OMP_WAIT_POLICY": "active",
         "OMP_NUM_THREADS": "3",
         "OMP_PROC_BIND": "false",
     }
-    assert openmp.environment(WorkerConfig(), {"GOMP_SPINCOUNT": "9"})["GOMP_SPINCOUNT"] == "9"
+    assert process_environment(WorkerConfig(), {"GOMP_SPINCOUNT": "9"})["GOMP_SPINCOUNT"] == "9"

@@ -10,9 +10,9 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from worker import process
+from worker.host.process_environment import process_environment
 from worker.llama import library
 from worker.llama.model import tell_placement
-from worker.supervisor.children.launch import visible_devices
 
 GPU = (
     b"load_tensors: offloaded 25/33 layers to GPU\n",
@@ -76,4 +76,4 @@ def test_a_worker_that_runs_alone_sees_its_own_devices(monkeypatch: pytest.Monke
 
 
 def test_without_devices_all_are_seen() -> None:
-    assert visible_devices(WorkerConfig()) == {}
+    assert "CUDA_VISIBLE_DEVICES" not in process_environment(WorkerConfig(), {})

@@ -13,7 +13,7 @@ from protocol.process.inherited import LISTEN_VARIABLE
 from protocol.process.logs import is_journal
 from protocol.process.notify import STATE_VARIABLE
 from protocol.process.parent_death import PARENT_VARIABLE
-from worker.host import openmp
+from worker.host.process_environment import process_environment
 
 GATEWAY = "gateway"
 
@@ -45,8 +45,8 @@ class Launch:
         """Whether this is a gateway."""
         return not self.model
 
-    def but_for(self, name: str, value: str) -> "Launch":
-        """Return the same launch with one variable more in its environment."""
+    def with_variable(self, name: str, value: str) -> "Launch":
+        """Return the same launch with one more variable in its environment."""
         return replace(self, env={**self.env, name: value})
 
 
@@ -95,7 +95,7 @@ def workers(
 
 
 def _worker(worker: WorkerConfig, env: Mapping[str, str], flags: tuple[str, ...]) -> Launch:
-    own = {**openmp.environment(worker, env), **visible_devices(worker)}
+    own = process_environment(worker, env)
     return Launch(
         name=worker.name,
         argv=(*_PYTHON, "-m", "worker", *flags, "--name", worker.name),
@@ -114,13 +114,6 @@ def download(model: str, environ: Mapping[str, str], token: str) -> Launch:
         env={**_shared(environ), "HF_TOKEN": token},
         model=model,
     )
-
-
-def visible_devices(worker: WorkerConfig) -> dict[str, str]:
-    """Return the variables that restrict a process to its worker's devices; none means all."""
-    if not worker.devices:
-        return {}
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": worker.devices}
 
 
 def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:
