@@ -1,7 +1,7 @@
 """Reads the CPU extensions of a shared library from its file, without running it.
 
 ggml has a function for each extension of the CPU that returns whether the build uses it. Its body
-is one constant, so the bytes tell, also where running them would be an illegal instruction.
+is one constant, so its bytes give the answer, even if the library cannot run on this CPU.
 """
 
 import struct
@@ -10,7 +10,6 @@ from pathlib import Path
 
 _PREFIX = "ggml_cpu_has_"
 _YES = b"\xb8\x01\x00\x00\x00\xc3"  # mov eax, 1; ret
-_NO = b"\x31\xc0\xc3"  # xor eax, eax; ret
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 _DYNSYM = 11
 _X86_64 = 62
@@ -20,13 +19,10 @@ def built_for(path: Path) -> frozenset[str]:
     """Name the extensions that an x86-64 build uses, as in `avx2`; none if they are unknown."""
     try:
         data = path.read_bytes()
-        return frozenset(name for name, code in _functions(data) if _body(code).startswith(_YES))
+        bodies = ((name, code.removeprefix(_ENDBR64)) for name, code in _functions(data))
+        return frozenset(name for name, body in bodies if body.startswith(_YES))
     except (OSError, ValueError, struct.error):
         return frozenset()
-
-
-def _body(code: bytes) -> bytes:
-    return code.removeprefix(_ENDBR64)
 
 
 def _functions(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ class ProcessState(Enum):
     """State of a process, as far as a rolling change depends on it."""
 
     ABSENT = "absent"
-    """There is none, or it has ended because it was asked to."""
+    """There is no process, or it has ended when it was told to."""
     STARTING = "starting"
     READY = "ready"
     """It serves, unless it is held."""
@@ -29,9 +29,9 @@ class Change:
     old: str = ""
     """Name of the process that leaves."""
     new: str = ""
-    """Name of the process that comes; no other process has it."""
+    """Name of the process that starts; no other process has it."""
     is_comparable: bool = False
-    """Whether the old one's greedy answers are those that the new one must give."""
+    """Whether the new process must give the same greedy answers as the old one."""
 
     @property
     def title(self) -> str:
@@ -39,13 +39,13 @@ class Change:
         return self.old or self.new
 
     def reversed(self) -> "Change":
-        """Return the change that takes this one back."""
+        """Return the change that undoes this one."""
         return Change(model=self.model, old=self.new, new=self.old)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
-    """Times of a rolling change, in seconds, and how it is judged."""
+    """Time limits of a rolling change, in seconds, and the checks of new workers."""
 
     start_s: float = 600.0
     """Maximum time until a new worker is ready."""
@@ -57,13 +57,13 @@ class RolloutLimits:
     """How long a new worker must serve clients before the next one is replaced."""
     golden: tuple[Golden, ...] = ()
     n_tries: int = 3
-    """Answers are compared so often before a difference counts: under load sums are rounded in
-    another order, and a greedy text may then differ once."""
+    """Comparisons before a difference of the answers counts. Under load, sums are rounded
+    differently, so that a greedy text may differ once."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start the new process, held; one that returns in a roll-back is not held."""
+    """Start the new process. It is held, unless a rollback restores it."""
 
     change: Change
     is_held: bool = True
@@ -82,7 +82,7 @@ class Question:
 
     name: str
     number: int
-    """Tells the answers to this question from those to an earlier one."""
+    """Distinguishes the answers to this question from those to earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ Step = StartWorker | Leave | Question | AdmitWorker
 
 
 class FleetView(Protocol):
-    """What a rolling change sees of the processes."""
+    """The states of the processes, for a rolling change."""
 
     def state(self, name: str) -> ProcessState:
         """Return the state of a process."""
@@ -108,13 +108,13 @@ class FleetView(Protocol):
         """Name the processes of a model that serve clients and do not leave."""
 
     def waits_for(self, model: str) -> Sequence[str]:
-        """Name the processes of a model that should serve and do not."""
+        """Name the processes of a model that start or have died."""
 
     def has_room(self, change: Change) -> bool:
         """Return whether the new process fits into the memory beside the old one."""
 
     def is_restorable(self, name: str) -> bool:
-        """Return whether a process that has left would load again what it had loaded."""
+        """Return whether a process that has ended would load the same files again."""
 
     def answers(self, number: int) -> Sequence[str] | str | None:
         """Return the answers to a question, or an error text; None while they are pending."""

@@ -102,7 +102,7 @@ class Fleet:
         self._held &= names
 
     def find(self, name: str) -> str:
-        """Return a worker's process; `name` may lack the host, and the part after `@`."""
+        """Return a worker's process; `name` may lack the host and the generation."""
         names = [watch.child.launch.name for watch in self._watches()]
         for form in (_as_it_is, base_name, _without_host):
             found = [one for one in names if form(one) == form(name)]

@@ -1,9 +1,9 @@
-"""The state machine of a rolling change. Pure: it sees processes and orders steps.
+"""The state machine of a rolling change: from the states of processes to steps. Pure.
 
-The workers are replaced one after the other. The new one is started first where memory allows it,
-else the old one leaves first, so that never more than one worker of a model is missing. The new
-one is held until its answers to the golden prompts are right, then serves for a probation time.
-If anything of that fails, every change that was made is taken back, the latest first.
+The workers are replaced one after the other, so that at most one worker of a model is missing. If
+memory allows it, the new worker starts before the old one leaves, else after that. The new worker
+is held until its answers to the golden prompts are right; then it serves for a probation time. If
+one of these fails, all changes are rolled back, the latest first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from worker.supervisor.rollout.change import (
 
 
 class ChangeStage(Enum):
-    """What is waited for within one change."""
+    """What one change waits for."""
 
     SETTLE = "waiting for the other workers"
     ASK_OLD = "asking the old worker"
@@ -68,17 +68,12 @@ class Rollout:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be ordered."""
+        """Whether it has ended, so that no more steps follow."""
         return self._state in (RolloutState.DONE, RolloutState.FAILED)
 
     @property
-    def has_failed(self) -> bool:
-        """Whether it was taken back."""
-        return self._state is RolloutState.FAILED
-
-    @property
     def current(self) -> Change | None:
-        """Return the change that is under way; while going back, the one that is taken back."""
+        """Return the change in progress; while rolling back, the reversed one in progress."""
         queue = self._undo if self._state is RolloutState.GOING_BACK else self._changes
         return queue[0] if queue and not self.is_over else None
 
@@ -88,7 +83,7 @@ class Rollout:
         return None if self.is_over or self._stage is None else self._until
 
     def report(self, now: float) -> RolloutReport:
-        """Return what is told of it."""
+        """Return its state for the gateways."""
         change = self.current
         return RolloutReport(
             state=self._state,
@@ -104,21 +99,21 @@ class Rollout:
         )
 
     def abort(self, why: str = "aborted") -> None:
-        """Take everything back."""
+        """Roll all changes back."""
         if self._state is RolloutState.RUNNING:
             self._go_back(why)
 
     def advance(self, view: FleetView, now: float) -> list[Step]:
-        """Return the steps that follow from what is seen now."""
+        """Return the steps that follow from the current states of the processes."""
         self._count(view)
         if self._state is RolloutState.RUNNING:
-            self._look_at_the_new(view)
+            self._check_replacements(view)
         steps: list[Step] = []
         while (change := self.current) is not None:
             before = (self._stage, change, self._state, self._n_questions)
             steps += self._turn(change, view, now)
             if steps or before == (self._stage, self.current, self._state, self._n_questions):
-                return steps  # what was ordered must be seen before the next decision
+                return steps  # the next decision depends on the effect of these steps
         if not self.is_over:
             is_back = self._state is RolloutState.GOING_BACK
             self._state = RolloutState.FAILED if is_back else RolloutState.DONE
@@ -133,8 +128,8 @@ class Rollout:
             self._n_before = self._least = n
         self._least = min(self._least, n)
 
-    def _look_at_the_new(self, view: FleetView) -> None:
-        """Go back if a worker that has replaced another one is not well any more."""
+    def _check_replacements(self, view: FleetView) -> None:
+        """Roll back if a worker that has replaced another one has failed."""
         for change in self._done:
             if change.new and view.state(change.new) in _FAILED:
                 self._go_back(f"{change.new} has died: {view.why(change.new)}")
@@ -152,15 +147,15 @@ class Rollout:
 
     def _turn(self, change: Change, view: FleetView, now: float) -> list[Step]:
         if self._state is RolloutState.GOING_BACK:
-            return list(self._take_back(change, view, now))
+            return list(self._undo_change(change, view, now))
         if self._stage is None:
             return self._enter(ChangeStage.SETTLE, now + self._limits.settle_s)
         handlers = {
             ChangeStage.SETTLE: self._settle,
-            ChangeStage.ASK_OLD: self._hear_old,
+            ChangeStage.ASK_OLD: self._await_old_answers,
             ChangeStage.LEAVE_FIRST: self._await_leave,
             ChangeStage.START: self._await_start,
-            ChangeStage.ASK_NEW: self._hear_new,
+            ChangeStage.ASK_NEW: self._await_new_answers,
             ChangeStage.PROBATION: self._watch,
             ChangeStage.LEAVE: self._await_leave,
         }
@@ -171,7 +166,7 @@ class Rollout:
         return list(steps)
 
     def _settle(self, change: Change, view: FleetView, now: float) -> list[Step]:
-        """Wait until all others of the model serve, so that no second one is missing."""
+        """Wait until the model's other workers serve, so that no second one is missing."""
         missing = [name for name in view.waits_for(change.model) if name != change.old]
         if missing:
             if now >= self._until:
@@ -184,14 +179,14 @@ class Rollout:
         self._references = ()
         if is_there and needs_old and change.is_comparable:
             return self._ask(ChangeStage.ASK_OLD, change.old, now)
-        return self._make_way(change, view, now)
+        return self._begin_replacement(change, view, now)
 
     def _ask(self, stage: ChangeStage, name: str, now: float) -> list[Step]:
         self._n_questions += 1
         question = Question(name, self._n_questions)
         return self._enter(stage, now + self._limits.answer_s, question)
 
-    def _hear_old(self, change: Change, view: FleetView, now: float) -> list[Step]:
+    def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
         answers = view.answers(self._n_questions)
         if answers is None and now < self._until:
             return []
@@ -201,9 +196,9 @@ class Rollout:
         self._references = answers
         if self._tries:  # the new one was different, and both were asked again
             return self._ask(ChangeStage.ASK_NEW, change.new, now)
-        return self._make_way(change, view, now)
+        return self._begin_replacement(change, view, now)
 
-    def _make_way(self, change: Change, view: FleetView, now: float) -> list[Step]:
+    def _begin_replacement(self, change: Change, view: FleetView, now: float) -> list[Step]:
         """Start the new worker beside the old one, or let the old one leave first."""
         if not change.old or view.has_room(change):
             return self._start(change, now)
@@ -232,7 +227,7 @@ class Rollout:
             self._go_back(f"{change.new} was not ready within {self._limits.start_s:g} s")
         return []
 
-    def _hear_new(self, change: Change, view: FleetView, now: float) -> list[Step]:
+    def _await_new_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
         if view.state(change.new) in _FAILED:
             self._go_back(f"{change.new} has died: {view.why(change.new)}")
             return []
@@ -280,10 +275,10 @@ class Rollout:
         self._stage, self._tries = None, 0
         return []
 
-    # ---- going back ---------------------------------------------------------------------------
+    # ---- rolling back -------------------------------------------------------------------------
 
-    def _take_back(self, change: Change, view: FleetView, now: float) -> Iterator[Step]:
-        """Bring the earlier worker (`new`) back and let the later one (`old`) leave."""
+    def _undo_change(self, change: Change, view: FleetView, now: float) -> Iterator[Step]:
+        """Start the earlier worker (`new`) again, and let the later one (`old`) leave."""
         has_target = not change.new or view.state(change.new) is ProcessState.READY
         is_gone = not change.old or view.state(change.old) in _AWAY
         match self._stage:
@@ -309,10 +304,10 @@ class Rollout:
                 self._stage = None
 
     def _must_stay(self, change: Change, view: FleetView) -> bool:
-        """Return whether the later worker serves and the earlier one cannot be had again."""
+        """Return whether the later worker serves and the earlier one cannot be restored."""
         is_serving = change.old in view.serving(change.model)
         return is_serving and not view.is_restorable(change.new)
 
     def _may_overlap(self, change: Change, view: FleetView) -> bool:
-        """Return whether the later worker serves on while the earlier one starts."""
+        """Return whether the later worker can serve while the earlier one starts."""
         return change.old in view.serving(change.model) and view.has_room(change)

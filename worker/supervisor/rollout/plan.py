@@ -11,8 +11,8 @@ from worker.settings.model_file import paths_of
 from worker.supervisor.rollout.change import Change
 
 _SECOND = "~2"
-"""Ends the name of every second generation, so that an old and a new worker can be alive at once;
-the third has the plain name again."""
+"""End of the process name of every second generation, so that the old and the new process have
+different names; the third generation has the plain name again."""
 
 Stamps = tuple[tuple[str, int, int, int], ...]
 
@@ -28,9 +28,9 @@ class PlannedWorker:
     process: str
     """Name of its process: the worker's name, or its second form."""
     stamps: Stamps = ()
-    """Of the files that it loads, when this was planned."""
+    """Stamps of the files that it loads, at the time of the plan."""
     text_key: str = ""
-    """Equal for workers that give the same greedy texts, to the letter."""
+    """Equal for workers that give exactly the same greedy texts."""
 
     @property
     def name(self) -> str:
@@ -39,7 +39,7 @@ class PlannedWorker:
 
     @property
     def is_restorable(self) -> bool:
-        """Whether its files are still those that were there when it was planned."""
+        """Whether its files have not been replaced since the plan."""
         return stamps_of(self.config) == self.stamps
 
 
@@ -55,7 +55,7 @@ def planned(table: WorkerConfig, config: WorkerConfig, process: str = "") -> Pla
 
 
 def stamps_of(config: WorkerConfig) -> Stamps:
-    """Return what changes when a file that a worker loads is replaced."""
+    """Return values that change when a file that a worker loads is replaced."""
     scaled = [split_scale(text).path for text in (*config.lora, *config.control_vector)]
     found = []
     for path in (config.model, config.model_draft, config.mmproj, *scaled):
@@ -85,7 +85,7 @@ def changes(
     """Return the changes, and the new workers by their process.
 
     `running` is by the worker's name; `wanted` holds table and configuration of each worker.
-    Workers are added first, then replaced, then removed, so that none is missing before it must.
+    Workers are added first, then replaced, then removed, so that as many as possible serve.
     """
     added, replaced = [], []
     coming: dict[str, PlannedWorker] = {}

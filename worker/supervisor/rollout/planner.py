@@ -1,6 +1,6 @@
 """Reads a configuration on a separate thread, because files may have to be fetched and sampled.
 
-The supervisor's loop is woken when it is done, and takes the result.
+The thread wakes the supervisor's loop at its end, and the loop takes the result.
 """
 
 import queue
@@ -22,7 +22,7 @@ class Wanted:
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of rolling changes: `worker.n_ctx` to its value. Those of `serve` stand below them."""
+    """Options of rolling changes, such as `worker.n_ctx`; they override those of `serve`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Planner:
         self._theirs.close()
 
     def begin(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Run `job` beside the loop; `then` gets its result, or the `ConfigError` it raised."""
+        """Run `job` on a thread; `then` gets its result, or the `ConfigError` it raised."""
         assert not self.is_busy
         self.is_busy = True
         thread = threading.Thread(target=self._run, args=(job, then), daemon=True)
@@ -69,7 +69,7 @@ class Planner:
             result = job()
         except ConfigError as error:
             result = error
-        except Exception as error:  # a fault of ours must not leave the change waiting for ever
+        except Exception as error:  # a bug must not let the rolling change wait for ever
             result = ConfigError(f"{type(error).__name__}: {error}")
         self._done.put(lambda: then(result))
         try:
@@ -78,7 +78,7 @@ class Planner:
             return  # the supervisor ends
 
     def turn(self) -> None:
-        """Pass on what is done; called on the loop."""
+        """Pass the result of a finished job on; called on the loop."""
         while not self._done.empty():
             self.is_busy = False
             self._done.get()()

@@ -18,12 +18,12 @@ _FIXED = ("worker.name", "worker.connect", "worker.backend")
 
 
 class ConfigReader:
-    """Implements `Reader`: a file under the options of `serve`, and those of the change above."""
+    """Implements `Reader`: a file, then the options of `serve`, then those of the change."""
 
     def __init__(
-        self, configured: Callable[[Path | None], PoolConfig], runtime_dir: str, host: Host
+        self, read_file: Callable[[Path | None], PoolConfig], runtime_dir: str, host: Host
     ) -> None:
-        self._configured = configured
+        self._read_file = read_file
         self._runtime_dir = runtime_dir
         self._host = host
 
@@ -40,7 +40,7 @@ class ConfigReader:
         return self._tables(self._apply(wanted))
 
     def _apply(self, wanted: Wanted) -> PoolConfig:
-        config = self._configured(wanted.path)
+        config = self._read_file(wanted.path)
         return options.apply(config, typed(wanted.options)) if wanted.options else config
 
     def _tables(self, config: PoolConfig) -> tuple[WorkerConfig, ...]:
