@@ -110,4 +110,4 @@ def test_causes_tell_what_to_do() -> None:
     assert explain(-15) == "killed by SIGTERM"
     assert explain(-999) == "killed by signal 999"
     assert explain(3) == "exit code 3"
-    assert explain(0) == "left without being asked"
+    assert explain(0) == "ended by itself with exit code 0"

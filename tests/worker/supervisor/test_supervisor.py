@@ -221,8 +221,8 @@ def test_a_drain_by_hand_is_no_death(start: Start) -> None:
 
 def test_who_exits_with_0_unasked_has_died(start: Start) -> None:
     pool = start("exits-with-0", "plain")
-    pool.wait_for("process died child=w1 .*left without being asked")
-    pool.wait_for("process quarantined child=w1 .*left without being asked")
+    pool.wait_for("process died child=w1 .*ended by itself with exit code 0")
+    pool.wait_for("process quarantined child=w1 .*ended by itself with exit code 0")
 
 
 def test_what_is_written_beside_the_log_is_quoted(start: Start) -> None:

@@ -1,6 +1,6 @@
-"""All supervised processes: starts, reads, reaps and kills them.
+"""Starts, reads, reaps and kills all supervised processes.
 
-It knows neither what a process is for nor the phase of the supervisor.
+It depends neither on the purpose of a process nor on the phase of the supervisor.
 """
 
 import logging
@@ -118,7 +118,7 @@ class Children:
         logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
 
     def _env_of(self, watch: ChildWatch) -> dict[str, str]:
-        """Tell a gateway that starts again for how many workers it waits before it serves."""
+        """Return the number of workers that a restarted gateway awaits before it serves."""
         if not (watch.child.launch.is_gateway and watch.was_ready):
             return {}
         n_ready = sum(one.child.state is ChildState.READY for one in self.workers)
@@ -190,7 +190,7 @@ class Children:
         watch.due_at = now + verdict.delay_s
 
     def kill_late(self, now: float) -> None:
-        """Kill the processes that report no progress, and those that have not left in time."""
+        """Kill the processes that report no progress, and those that did not leave in time."""
         for watch in self.watches:
             limit = watch.child.launch.watchdog_s
             if watch.is_timed and now - watch.heard_at >= limit:

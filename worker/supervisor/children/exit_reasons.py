@@ -19,8 +19,8 @@ _SIGNALS: Mapping[int, str] = {
 }
 
 _CODES: Mapping[int, str] = {
-    0: "left without being asked",
-    EXIT_RESTART: "asked for a restart (engine stuck, or a device missing)",
+    0: "ended by itself with exit code 0",
+    EXIT_RESTART: "needs a restart (engine stuck, or a device missing)",
     EXIT_CONFIG: "cannot work as configured",
 }
 

@@ -1,8 +1,7 @@
 """One supervised process: start, log, standard error, reports, end.
 
-The supervisor decides; this module acts. Each child has a datagram socket for its reports, so the
-sender is known. Log lines arrive through one pipe and are passed on; all other output of the child
-arrives through a second pipe.
+Each child has a separate datagram socket for its reports, so that the sender is known. Its log
+lines come through one pipe, and all its other output through a second pipe.
 """
 
 import contextlib
@@ -87,11 +86,11 @@ class ManagedChild:
         self.progress = 0.0
         self.url = ""
         self.reason = ""
-        """Why it cannot work, as it reported; may be empty."""
+        """Its own report of why it cannot work; may be empty."""
         self.last_words = ""
-        """What a library said before it aborted the process."""
+        """The last output of a library that aborted the process."""
         self.told: dict[str, str] = {}
-        """The fields that it has reported, the last value of each."""
+        """The last value of each field that it has reported."""
         self.log: Output | None = None
         self.stderr: Output | None = None
         self.notify_fd = -1
@@ -119,12 +118,10 @@ class ManagedChild:
         self.state = state
 
     def spawn(self, env: Mapping[str, str] | None = None) -> None:
-        """Start the process in a session of its own, so that Ctrl-C reaches the supervisor only.
+        """Start the process in a new session, so that Ctrl-C reaches the supervisor only.
 
-        `env` are variables of this run alone.
-
-        Raises `OSError` if there are no processes, descriptors or memory left; it then leaves
-        nothing open.
+        `env` has variables of this run alone. Raises `OSError`, and then leaves nothing open, if
+        the system has no processes, descriptors or memory left.
         """
         self.progress, self.reason, self.last_words, self.told = 0.0, "", "", {}
         try:
@@ -220,7 +217,7 @@ class ManagedChild:
 
 @contextlib.contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """Open a temporary descriptor that yields these bytes, from a file without a name."""
+    """Open a descriptor from which these bytes can be read."""
     if not data:
         yield subprocess.DEVNULL
         return
@@ -231,7 +228,7 @@ def _readable(data: bytes) -> Iterator[int]:
 
 
 def _nameless() -> IO[bytes]:
-    """Open a file without a name; on Linux it is in memory only."""
+    """Open a file without a name; on Linux it exists in memory only."""
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("stdin"), "w+b")
     return TemporaryFile()

@@ -1,6 +1,6 @@
 """Decides when a dead process starts again: back-off and quarantine. Pure.
 
-A process that was asked to leave and ended with code 0 starts again, and that is no death.
+The end of a process with code 0, after it was told to leave, is no death; it starts again.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known about the earlier runs of a process."""
+    """The earlier runs of a process."""
 
     deaths: tuple[float, ...] = ()
     """Times of its deaths within the window, oldest first."""
@@ -56,7 +56,7 @@ def judge(
         delay = policy.first_delay_s
         return Verdict(History(deaths, history.delay_s, n_quarantines), delay)
     deaths = (*deaths, now)
-    # After being ready, this code means that a woken worker lacked memory: it may help to retry.
+    # After being ready, this code means that a woken worker lacked memory, so a retry may help.
     is_hopeless = exit_code == EXIT_CONFIG and not ready_s
     if is_hopeless:
         return Verdict(History(deaths, history.delay_s, n_quarantines), None)

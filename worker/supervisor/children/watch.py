@@ -32,9 +32,9 @@ class ChildWatch:
     is_killed: bool = False
     """Whether it was sent SIGKILL and has not been reaped yet."""
     is_trial: bool = False
-    """Whether it is not started again if it dies, because another process does its work."""
+    """Whether it is not restarted after a death, because another process does its work."""
     leaves_by: float | None = None
-    """Time at which it is killed; None unless it was asked to leave."""
+    """Time at which it is killed; None unless it was told to leave."""
 
     @property
     def is_timed(self) -> bool:
@@ -49,11 +49,11 @@ class ChildWatch:
 
     @property
     def was_drained(self) -> bool:
-        """Whether it ended in good order after it had said that it was asked to leave."""
+        """Whether it ended with exit code 0 after it had reported that it was told to leave."""
         return self.exit_code == EXIT_OK and "STOPPING" in self.child.told
 
     def leave(self) -> None:
-        """Ask the process to leave; one that is not ready has nothing to finish and is killed."""
+        """Tell the process to leave; one that is not ready has nothing to finish and is killed."""
         if self.child.state in RESTING:
             self.child.become(ChildState.ENDED)
         elif self.child.state is ChildState.READY:
@@ -63,7 +63,7 @@ class ChildWatch:
             self.child.kill(signal.SIGKILL)
 
     def cause(self) -> str:
-        """Return why the process has ended: its own reason if it gave one, else its exit code's."""
+        """Return why the process has ended: its own reason, or else that of its exit code."""
         return self.failure or self.child.reason or explain(self.exit_code, self.child.last_words)
 
 
