@@ -310,7 +310,7 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
         overrides = given(values, _SETTABLE)
         pool = read_pool_config(config, overrides)
         has_places = config and config.is_file() and config.suffix != ".json"
-        folder = pool.runtime_dir or "(made at the start)"
+        folder = pool.runtime_dir or resolve.MADE_AT_START
         host = read_host()
         resolved = resolve.resolve(pool, runtime_dir=folder, host=host, fetch=located)
         origins = Origins(

@@ -16,8 +16,6 @@ from worker.settings import resolve
 from worker.settings.download import located
 from worker.supervisor.children import launch
 
-_MADE_AT_START = "(made at the start)"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -64,8 +62,8 @@ class Case:
 
 
 def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...], str]:
-    """Resolve a configuration without fetching anything: pool, placements, what is wrong."""
-    folder = pool.runtime_dir or _MADE_AT_START
+    """Resolve a configuration without a download; return it, its placements and its error."""
+    folder = pool.runtime_dir or resolve.MADE_AT_START
     try:
         pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=located)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""All checks in order: reads facts, and has them judged. No check may crash or hang."""
+"""Runs all checks in order, each on a thread: a check that fails or hangs is a finding, too."""
 
 import logging
 import platform
@@ -18,6 +18,7 @@ from worker.doctor.readers.elf import built_for
 from worker.host.topology import free_memory, group_memory
 from worker.host.weights import maps
 from worker.settings.gguf_header import cache_bytes, read_header
+from worker.settings.resolve import MADE_AT_START
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
     thread.join(limit_s)
     if thread.is_alive():
         mend = "is a file system or a device stuck? See dmesg"
-        return [*found, warn(name, f"did not come to an end in {limit_s:g} s", mend)]
+        return [*found, warn(name, f"did not end within {limit_s:g} s", mend)]
     return found
 
 
@@ -94,7 +95,7 @@ class _HostChecks:
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:
-            yield fail("config", self._case.fault, "llamapool config show --origin tells more")
+            yield fail("config", self._case.fault, "see llamapool config show --origin")
         else:
             n = len(self._case.pool.worker)
             yield ok("config", f"valid, {n} worker{'s' * (n != 1)}")
@@ -157,7 +158,7 @@ class _HostChecks:
 
     def runtime(self) -> Iterator[Finding]:
         configured = self._case.pool.runtime_dir
-        path, mode, can = probe.directory("" if configured.startswith("(") else configured)
+        path, mode, can = probe.directory("" if configured == MADE_AT_START else configured)
         yield system.judge_runtime(str(path), mode, is_writable=can)
 
     def placement(self) -> Iterator[Finding]:
@@ -212,7 +213,7 @@ class _ModelChecks:
 
     def load(self) -> Iterator[Finding]:
         if not self._case.asked.loads:
-            text = "no model was loaded, for others may be using the memory: --load does it"
+            text = "no model was loaded, because others may need the memory: --load loads it"
             yield ok(gpu.LOAD, text)
             return
         path = write(self._case)

@@ -40,7 +40,7 @@ class GpuFacts:
 def read_driver(outcome: ChildOutcome) -> tuple[tuple[str, ...], str]:
     """Return the GPUs that the driver lists, or its error."""
     if outcome.code is None:
-        return (), "asking the driver did not come to an end: it is stuck"
+        return (), "the driver did not answer: it is stuck"
     if outcome.code:
         return (), f"asking the driver failed: {explain(outcome.code)}; {outcome.last_line}"
     return tuple(outcome.facts.get("names", ())), str(outcome.facts.get("fault", ""))
@@ -54,7 +54,7 @@ def judge_gpu(facts: GpuFacts) -> Finding:
     if not facts.nodes and not facts.names:
         if facts.is_wanted:
             mend = "is the driver installed, and is the GPU handed to this container (--gpus all)?"
-            return fail(GPU, "a GPU is asked for and this host shows none", mend)
+            return fail(GPU, "a GPU is requested, but this host has none", mend)
         return ok(GPU, "none here: the CPU computes")
     return _judge_unseen(facts)
 
@@ -84,7 +84,7 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
         mend = "load it: nvidia-modprobe -u -c 0; in a container or unit, allow /dev/nvidia-uvm"
         return fail(GPU, f"{what}: /dev/nvidia-uvm is missing or may not be opened", mend)
     if facts.driver_fault:
-        mend = "reload or update the driver, or reboot; dmesg tells more"
+        mend = "reload or update the driver, or reboot; see dmesg"
         return fail(GPU, f"{what}: {facts.driver_fault}", mend)
     mend = "the driver may be older than the CUDA that llama.cpp was built with: update it"
     return fail(GPU, f"{what}: llama.cpp sees no device", mend)
@@ -100,11 +100,11 @@ def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
         return _judge_place(facts, name, n_gpu_layers, is_wanted)
     if outcome.code is None:
         mend = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
-        return fail(LOAD, f"{name}: loading did not come to an end", mend)
+        return fail(LOAD, f"{name}: loading did not end", mend)
     if outcome.code == -signal.SIGILL:
         return fail(LOAD, f"{name}: died of an illegal instruction", PORTABLE)
     reason = str(facts.get("error") or outcome.last_line)
-    mend = "see what it says; -v shows more" if reason else "dmesg may tell more"
+    mend = "see its output; -v shows more" if reason else "dmesg may tell more"
     why = reason if facts.get("error") else f"{explain(outcome.code)}; {reason}"
     return fail(LOAD, f"{name}: {why}", mend)
 

@@ -71,11 +71,11 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
         return fail(LIBRARY, _illegal(built, flags), PORTABLE)
     if outcome.code is None:
         mend = "is the file system of the packages, or a GPU driver, stuck? See dmesg"
-        return fail(LIBRARY, "loading llama.cpp did not come to an end", mend)
+        return fail(LIBRARY, "loading llama.cpp did not end", mend)
     if "No module named 'llama_cpp'" in outcome.last_words:
         return fail(LIBRARY, "llama-cpp-python is not installed", "pip install llama-cpp-python")
     if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.last_words):
-        mend = f"install what brings {lacking[1]}, or rebuild llama.cpp on this machine"
+        mend = f"install the package with {lacking[1]}, or rebuild llama.cpp on this machine"
         return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", mend)
     reason = outcome.last_line or "no output"
     return fail(LIBRARY, f"cannot load llama.cpp: {explain(outcome.code)}; {reason}", PORTABLE)
@@ -83,16 +83,18 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
 
 def _illegal(built: frozenset[str], flags: frozenset[str]) -> str:
     lacking = missing(built, flags)
-    what = f"it uses {', '.join(lacking)}, which this CPU has not" if lacking else ""
+    what = f"it uses {', '.join(lacking)}, which this CPU does not have" if lacking else ""
     return "llama.cpp died of an illegal instruction" + (f": {what}" if what else "")
 
 
 def judge_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
     """Compare what the build was made for with what the CPU can do."""
     if not built or not flags:
-        return ok(CPU, "what the build needs of the CPU cannot be told here")
+        return ok(CPU, "the CPU extensions that the build needs are unknown")
     if lacking := missing(built, flags):
-        return fail(CPU, f"the build uses {', '.join(lacking)}, which this CPU has not", PORTABLE)
+        return fail(
+            CPU, f"the build uses {', '.join(lacking)}, which this CPU does not have", PORTABLE
+        )
     used = ", ".join(name for name in _FLAGS if name in built) or "no extension"
     more = unused(built, flags)
     if {"avx2", "fma"} & set(more):

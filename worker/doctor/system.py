@@ -21,7 +21,7 @@ UNLIMITED = -1
 
 def judge_files(soft: int, hard: int) -> Finding:
     """Judge the number of files that may be open: each connection is one."""
-    if soft in (UNLIMITED, None) or soft >= _GOOD_FILES:
+    if soft == UNLIMITED or soft >= _GOOD_FILES:
         return ok(FILES, f"{'any number' if soft == UNLIMITED else soft} may be open at once")
     mend = f"ulimit -n {max(_GOOD_FILES, min(hard, 65536))}, or LimitNOFILE=65536 in the unit"
     text = f"only {soft} may be open at once, and every connection is one"
@@ -45,13 +45,13 @@ class Need:
     weights: int
     """Weights of all models, each counted once."""
     mapped: int
-    """Of those models that any worker maps, each once: the page cache holds them, or not."""
+    """Weights of the models that are mapped, each counted once; they use the page cache."""
     copies: int
-    """Of weights that are read instead of mapped, for every worker."""
+    """Weights that are read instead of mapped, counted for every worker."""
     cache: int
     """KV caches of all workers together."""
     on_gpu: int | None = None
-    """Free memory of the GPUs that layers go to; None is that the CPU computes."""
+    """Free memory of the GPUs that get layers; None if the CPU computes."""
 
 
 def judge_memory(need: Need, available: int, allowed: int | None) -> Finding:
@@ -92,7 +92,7 @@ def judge_group(quota: float, n_threads: int, most_tasks: int | None) -> Finding
     """Judge the limits of the control group on CPU time and processes."""
     if quota and n_threads > max(1, quota):
         text = f"{n_threads} threads for {quota:g} cores: all wait for the slowest at every step"
-        return warn(GROUP, text, f"say -t {max(1, int(quota))} or nothing, or raise the quota")
+        return warn(GROUP, text, f"set -t {max(1, int(quota))} or leave it out, or raise the quota")
     if most_tasks is not None and most_tasks < _GOOD_TASKS + n_threads:
         return warn(
             GROUP, f"only {most_tasks} processes and threads", "raise pids.max or TasksMax="
@@ -103,10 +103,10 @@ def judge_group(quota: float, n_threads: int, most_tasks: int | None) -> Finding
 
 
 def judge_port(where: str, fault: str) -> Finding:
-    """Judge an address that the gateway will listen on; `fault` is the system's word."""
+    """Judge an address that the gateway will listen on; `fault` is the system's error."""
     if not fault:
         return ok(PORT, f"{where} is free")
-    mend = "another server has it, perhaps llamapool itself: stop that, or say --port or --host"
+    mend = "another process uses it, perhaps llamapool: stop that, or set --port or --host"
     return fail(PORT, f"cannot listen on {where}: {fault}", mend)
 
 
@@ -124,12 +124,12 @@ def judge_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
     """Judge ZeroMQ and the length of its sockets' paths."""
     facts = outcome.facts
     if outcome.code != 0 or "version" not in facts:
-        reason = outcome.last_line or "it did not come to an end"
+        reason = outcome.last_line or "it did not end"
         return fail(ZMQ, f"pyzmq cannot be loaded: {reason}", "pip install --force-reinstall pyzmq")
     most = int(facts.get("longest", 107))
     for endpoint in endpoints:
         if len(os.fsencode(endpoint.removeprefix("ipc://"))) > most:
-            text = f"{endpoint} is longer than {most} bytes, the most of a socket's path"
+            text = f"{endpoint} is longer than {most} bytes, the limit of a socket's path"
             return fail(ZMQ, text, "choose a shorter --runtime-dir or bind")
     if not facts.get("ipc"):
         return fail(ZMQ, "this libzmq has no ipc", "pip install --force-reinstall pyzmq")
@@ -156,8 +156,8 @@ def judge_openmp(environ: Mapping[str, str], workers: tuple[WorkerConfig, ...]) 
         text = "OMP_WAIT_POLICY=passive: threads sleep at every barrier"
         return warn(OPENMP, text, "unset it, unless other processes want the same cores")
     if bound := [name for name in _BINDING if name in environ]:
-        return ok(OPENMP, f"{', '.join(bound)} set aside: the workers' threads are not bound")
-    return ok(OPENMP, "nothing in the environment stands in the way")
+        return ok(OPENMP, f"{', '.join(bound)} ignored: the workers' threads are not bound")
+    return ok(OPENMP, "no OpenMP variable in the environment slows the workers")
 
 
 def endpoints(pool: PoolConfig) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _listen() -> None:
 def start() -> None:
     """Initialize llama.cpp for this process; later calls do nothing."""
     _listen()
-    package.when_whole(_listen)  # the package sets a logger of its own
+    package.on_full_load(_listen)  # the package sets a logger of its own
     lib.llama_backend_init()
 
 

@@ -49,7 +49,7 @@ def use_bare_package() -> None:
         sys.modules[_NAME] = BarePackage(spec)
 
 
-def when_whole(hook: Callable[[], object]) -> None:
+def on_full_load(hook: Callable[[], object]) -> None:
     """Call a function after the package has loaded the rest of itself."""
     module = sys.modules.get(_NAME)
     if isinstance(module, BarePackage):

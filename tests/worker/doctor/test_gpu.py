@@ -17,7 +17,7 @@ HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}
     ("facts", "level", "text", "mend"),
     [
         ({}, Level.OK, "the CPU computes", ""),
-        ({"is_wanted": True}, Level.FAIL, "this host shows none", "--gpus all"),
+        ({"is_wanted": True}, Level.FAIL, "this host has none", "--gpus all"),
         (HERE, Level.WARN, "this build of llama.cpp is for CPUs", "-DGGML_CUDA=on"),
         ({**HERE, "is_wanted": True}, Level.FAIL, "is for CPUs", "-DGGML_CUDA=on"),
         (
@@ -116,7 +116,7 @@ def test_buffers_on_gpus_are_added_up() -> None:
         (loaded(10), 10, True, Level.OK, "10 of 31 layers"),
         (loaded(31, ()), 99, True, Level.FAIL, "are on a GPU"),
         (loaded(taken=0), 99, True, Level.WARN, "the driver reports 0 MiB taken"),
-        (ChildOutcome(None), 99, True, Level.FAIL, "did not come to an end"),
+        (ChildOutcome(None), 99, True, Level.FAIL, "did not end"),
         (ChildOutcome(-signal.SIGILL), 0, False, Level.FAIL, "illegal instruction"),
         (ChildOutcome(-signal.SIGSEGV), 0, False, Level.FAIL, "segmentation fault"),
         (

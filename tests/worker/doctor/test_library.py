@@ -61,10 +61,10 @@ def test_what_cannot_be_told_is_no_fault() -> None:
     [
         (
             ChildOutcome(-signal.SIGILL),
-            "illegal instruction: it uses avx512, which this CPU has not",
+            "illegal instruction: it uses avx512, which this CPU does not have",
             "-DGGML_NATIVE=OFF",
         ),
-        (ChildOutcome(None), "did not come to an end", "dmesg"),
+        (ChildOutcome(None), "did not end", "dmesg"),
         (
             ChildOutcome(1, {}, "ModuleNotFoundError: No module named 'llama_cpp'\n"),
             "not installed",
