@@ -15,7 +15,7 @@ from worker.doctor.case import Case, write
 from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
-from worker.host.topology import free_memory, group_memory
+from worker.host.topology import free_memory, gpu_files, group_memory, text_of
 from worker.host.weights import maps
 from worker.settings.gguf_header import cache_bytes, read_header
 from worker.settings.resolve import MADE_AT_START
@@ -112,7 +112,7 @@ class _HostChecks:
         facts = self._library().facts
         yield gpu.judge_gpu(
             gpu.GpuFacts(
-                nodes=probe.gpu_files(),
+                nodes=gpu_files(),
                 has_uvm=probe.may_open_uvm(),
                 names=names,
                 driver_fault=fault,
@@ -249,4 +249,4 @@ def _built() -> frozenset[str]:
 
 
 def _flags() -> frozenset[str]:
-    return library.cpu_flags(probe.text_of(Path("/proc/cpuinfo")))
+    return library.cpu_flags(text_of(Path("/proc/cpuinfo")))

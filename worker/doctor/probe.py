@@ -9,11 +9,10 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from worker.host.topology import groups
+from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
 
 _ROOT = Path("/")
-_GPU_FILES = ("nvidia[0-9]*", "kfd")
 _UVM = Path("/dev/nvidia-uvm")
 
 
@@ -31,14 +30,6 @@ def needs(package: str) -> list[str] | None:
         return importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def text_of(path: Path) -> str:
-    """Return a file's text, or nothing."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def libraries() -> Path | None:
@@ -68,11 +59,6 @@ def most_tasks(root: Path = _ROOT) -> int | None:
     """Return how many processes and threads the control groups allow; None means no limit."""
     found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
     return min((int(text) for text in found if text.isdecimal()), default=None)
-
-
-def gpu_files() -> list[str]:
-    """Return the device files of GPUs."""
-    return sorted(str(path) for pattern in _GPU_FILES for path in Path("/dev").glob(pattern))
 
 
 def may_open_uvm() -> bool:

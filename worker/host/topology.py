@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from worker.host.placement import Cpu, Host
 
 _ROOT = Path("/")
-_GPU_NODES = ("nvidia[0-9]*", "kfd")
+_GPU_FILES = ("nvidia[0-9]*", "kfd")
 _UNLIMITED = 1 << 62
 """Memory limits of cgroup version 1 from this value on mean no limit."""
 
@@ -39,9 +39,14 @@ def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host
         n_online=max(len(online), len(cpus)),
         quota=_quota(root),
         free_memory=usable_memory(root),
-        has_gpu=any(any((root / "dev").glob(pattern)) for pattern in _GPU_NODES),
+        has_gpu=bool(gpu_files(root)),
         name=_name(root),
     )
+
+
+def gpu_files(root: Path = _ROOT) -> list[str]:
+    """Return the device files of GPUs."""
+    return sorted(str(path) for pattern in _GPU_FILES for path in (root / "dev").glob(pattern))
 
 
 def _name(root: Path) -> str:
@@ -84,7 +89,7 @@ def _nodes(root: Path) -> dict[int, int]:
 
 
 def _cpu_list(path: Path) -> frozenset[int]:
-    text = _text(path).strip()
+    text = text_of(path).strip()
     try:
         return parse_cpus(text) if text else frozenset()
     except ConfigError:
@@ -102,7 +107,7 @@ def _quota(root: Path) -> float:
 
 def groups(root: Path, controller: str) -> Iterator[Path]:
     """Yield the folders of the control group and its parents, for version 2 and 1."""
-    for line in _text(root / "proc/self/cgroup").splitlines() or ["0::/"]:
+    for line in text_of(root / "proc/self/cgroup").splitlines() or ["0::/"]:
         _, names, path = [*line.split(":", 2), "", ""][:3]
         mount = root / "sys/fs/cgroup"
         if names:
@@ -117,9 +122,9 @@ def groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota_of(folder: Path) -> float:
-    words = _text(folder / "cpu.max").split()
+    words = text_of(folder / "cpu.max").split()
     if not words:
-        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        words = [text_of(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
     if len(words) == 2 and all(re.fullmatch(r"\d+", word) for word in words) and int(words[1]):
         return int(words[0]) / int(words[1])
     return 0.0
@@ -130,7 +135,7 @@ def _quota_of(folder: Path) -> float:
 
 def free_memory(root: Path = _ROOT) -> int:
     """Return the available memory in bytes, without swapping; 0 if unknown."""
-    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 
@@ -151,17 +156,18 @@ def _room(folder: Path) -> int | None:
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        text = _text(folder / most).strip()
+        text = text_of(folder / most).strip()
         if not text.isdecimal() or int(text) >= _UNLIMITED:
             continue
-        now = _text(folder / used).strip()
-        match = re.search(rf"^{cached} (\d+)", _text(folder / "memory.stat"), re.MULTILINE)
+        now = text_of(folder / used).strip()
+        match = re.search(rf"^{cached} (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
         taken = int(now or 0) - (int(match[1]) if match else 0)
         return max(0, int(text) - max(0, taken))
     return None
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a file, or an empty one if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
