@@ -1,4 +1,4 @@
-"""The runtime directory: sockets and the resolved configuration, readable by the user only.
+"""Makes the runtime directory: sockets and the resolved configuration, readable by the user only.
 
 A created directory contains a file that its process keeps locked. The kernel releases the lock when
 the process ends, so the next start can find and remove directories of killed processes.
@@ -23,9 +23,9 @@ _LONGEST = 64
 def parents() -> list[Path]:
     """List the folders in which runtime directories are made, the preferred one first.
 
-    A long TMPDIR, as batch systems and tests set it, is left out: a socket's path has a limit.
+    A long TMPDIR, such as that of a batch system, is left out: the path of a socket has a limit.
     """
-    named = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - in it a private folder is made
+    named = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - for a private folder in it
     short = [name for name in named if name and len(os.fsencode(name)) <= _LONGEST]
     return [Path(name) for name in dict.fromkeys(short)]
 
@@ -40,14 +40,14 @@ def runtime_directory(configured: str) -> Iterator[Path]:
     """Make a private directory and remove it at the end; a configured one keeps its other files."""
     with contextlib.ExitStack() as stack:
         try:
-            path = stack.enter_context(_theirs(configured) if configured else _own())
+            path = stack.enter_context(_configured(configured) if configured else _new())
         except OSError as error:
             raise ConfigError(f"cannot make runtime_dir {configured}: {error}") from error
         yield path
 
 
 @contextlib.contextmanager
-def _own() -> Iterator[Path]:
+def _new() -> Iterator[Path]:
     folder = parent()
     _sweep(folder)
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
@@ -70,7 +70,7 @@ def _sweep(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _theirs(configured: str) -> Iterator[Path]:
+def _configured(configured: str) -> Iterator[Path]:
     path = Path(configured).expanduser().absolute()
     existed = path.is_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
