@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
+from gateway.api.fields.options import require_string
 from protocol.errors import InvalidRequest
 
 Block = Mapping[str, Any]
@@ -35,7 +36,7 @@ def _system_text(block: Any, path: str) -> str:
     if not isinstance(block, dict) or block.get("type") != "text":
         message = f"Field '{path}.type': must be text"
         raise InvalidRequest(message, param=f"{path}.type")
-    return _without_stamp(_string(block, "text", path))
+    return _without_stamp(require_string(block, "text", path))
 
 
 def _without_stamp(text: str) -> str:
@@ -57,7 +58,7 @@ def read_messages(value: Any, media: ChatMedia) -> list[ChatMessage]:
 def _message(message: Any, path: str, media: ChatMedia) -> list[ChatMessage]:
     if not isinstance(message, dict):
         raise InvalidRequest("All non-assistant messages must contain 'content'", param=path)
-    role = _string(message, "role", path)
+    role = require_string(message, "role", path)
     content = message.get("content")
     if content is None:
         if role == "assistant":
@@ -101,7 +102,7 @@ class _Blocks:
         return self.messages[-1]
 
     def text(self, block: Block, path: str) -> None:
-        part = self._media.text(_string(block, "text", path))
+        part = self._media.text(require_string(block, "text", path))
         self._message()
         self._parts.append(part)
 
@@ -112,7 +113,7 @@ class _Blocks:
 
     def thinking(self, block: Block, path: str) -> None:
         extra = self._message().extra
-        thought = _string(block, "thinking", path)
+        thought = require_string(block, "thinking", path)
         extra["reasoning_content"] = extra.get("reasoning_content", "") + thought
 
     def redacted(self, block: Block, path: str) -> None:
@@ -120,13 +121,15 @@ class _Blocks:
 
     def tool_use(self, block: Block, path: str) -> None:
         arguments = orjson.dumps(block.get("input") or {}).decode()
-        call = tool_call(_string(block, "name", path), arguments, _string(block, "id", path))
+        call = tool_call(
+            require_string(block, "name", path), arguments, require_string(block, "id", path)
+        )
         message = self._message()
         if message.role == "assistant":
             message.tool_calls.append(call)
 
     def tool_result(self, block: Block, path: str) -> None:
-        call_id = {"tool_call_id": _string(block, "tool_use_id", path)}
+        call_id = {"tool_call_id": require_string(block, "tool_use_id", path)}
         content = _result(block.get("content"), f"{path}.content", self._media)
         self.messages.append(ChatMessage(role="tool", content=content, extra=call_id))
 
@@ -164,7 +167,7 @@ def _result_part(part: Any, path: str, media: ChatMedia) -> Part:
 def _result_text(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text":
-        return _string(part, "text", path)
+        return require_string(part, "text", path)
     message = f"Field '{path}.type': {kind or 'no type'} is not supported"
     raise InvalidRequest(message, param=f"{path}.type")
 
@@ -177,15 +180,8 @@ def _image(block: Block, path: str, media: ChatMedia) -> Part:
     kind = source.get("type")
     if kind == "base64":
         media_type = source.get("media_type") or "image/jpeg"
-        data = f"data:{media_type};base64,{_string(source, 'data', path)}"
+        data = f"data:{media_type};base64,{require_string(source, 'data', path)}"
         return media.image(data, f"{path}.data")
     if kind == "url":
-        return media.image(_string(source, "url", path), f"{path}.url")
+        return media.image(require_string(source, "url", path), f"{path}.url")
     raise InvalidRequest(f"Field '{path}.type': must be base64 or url", param=f"{path}.type")
-
-
-def _string(block: Mapping[str, Any], key: str, path: str) -> str:
-    value = block.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"Field '{path}.{key}': must be a string", param=f"{path}.{key}")
-    return value

@@ -9,7 +9,7 @@ from gateway.api.fields.chat.parts import read_part
 from gateway.api.fields.media import place_media
 from gateway.api.fields.media_links import MediaLink
 from gateway.api.fields.options import read_int, wrong_type
-from gateway.api.fields.prompt import Prompt, mixed
+from gateway.api.fields.prompt import Prompt, is_several, mixed
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
@@ -147,8 +147,8 @@ def _check_dimensions(body: Mapping[str, Any], card: ModelCard) -> None:
 
 
 def _inputs(value: Any, card: ModelCard, key: str) -> tuple[_Input, ...]:
-    """Read one or several inputs; an array with a number in it is one."""
-    if isinstance(value, list) and not any(_is_number(item) for item in value):
+    """Read one or several inputs."""
+    if is_several(value):
         if not value:
             raise InvalidRequest('"input" must not be empty', param=key)
         return tuple(_one(item, card, key) for item in value)
@@ -190,7 +190,3 @@ def _object(value: dict[str, Any], card: ModelCard, key: str) -> _Input:
 def _with_type(part: Any) -> Any:
     """Take a part without a type for a text."""
     return {"type": "text", **part} if isinstance(part, dict) else part
-
-
-def _is_number(item: Any) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)

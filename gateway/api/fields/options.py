@@ -27,6 +27,14 @@ def read_text(body: Mapping[str, Any], key: str) -> str:
     return value or ""
 
 
+def require_string(item: Mapping[str, Any], key: str, path: str) -> str:
+    """Return the string `key` of the object at `path`; raises `InvalidRequest`."""
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"Field '{path}.{key}': must be a string", param=f"{path}.{key}")
+    return value
+
+
 def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Read an object; null and absent are empty."""
     value = body.get(key)

@@ -16,15 +16,22 @@ _SHAPES = (
 
 
 def read_prompts(body: Mapping[str, Any], n_vocab: int) -> tuple[Prompt, ...]:
-    """Read one or several prompts; an array with a number in it is one prompt."""
+    """Read one or several prompts."""
     value = body.get("prompt")
     if value is None:
         raise InvalidRequest("key 'prompt' not found", param="prompt")
-    if isinstance(value, list) and not any(_is_token(item) for item in value):
+    if is_several(value):
         if not value:
             raise InvalidRequest('"prompt" must not be empty', param="prompt")
         return tuple(_one(item, n_vocab) for item in value)
     return (_one(value, n_vocab),)
+
+
+def is_several(value: Any) -> bool:
+    """Tell whether a value is an array of prompts; an array with a number in it is one prompt."""
+    return isinstance(value, list) and not any(
+        isinstance(item, int | float) and not isinstance(item, bool) for item in value
+    )
 
 
 def read_content(value: Any, n_vocab: int, *, key: str) -> Prompt:
@@ -73,7 +80,3 @@ def _object(value: dict[str, Any]) -> str:
     if not isinstance(text, str):
         raise InvalidRequest(f'"prompt" {_SHAPES}', param="prompt")
     return text
-
-
-def _is_token(item: Any) -> bool:
-    return isinstance(item, int | float) and not isinstance(item, bool)

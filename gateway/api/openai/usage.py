@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.api.reply import ResponseOptions
 from gateway.api.results.answer import FINISH_REASONS, Identity
-from gateway.api.results.figures import text, token_probs
+from gateway.api.results.figures import LOWEST_LOG_PROB, text, token_probs
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Done, Finish
 from protocol.wire.sampling import SamplingParams
@@ -89,4 +89,4 @@ def legacy_log_probs(
 
 
 def _finite(p: float) -> float | None:
-    return None if math.isnan(p) else max(p, -3.4028234663852886e38)
+    return None if math.isnan(p) else max(p, LOWEST_LOG_PROB)

@@ -7,9 +7,10 @@ from typing import Any
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.messages import Done, Progress
 from protocol.wire.sampling import SamplingParams
+from protocol.wire.shapes import FLOAT32_MAX
 
-_LOWEST = -3.4028234663852886e38
-"""float32's lowest number: JSON has no -inf, and clients expect a number."""
+LOWEST_LOG_PROB = -FLOAT32_MAX
+"""Written instead of -inf, which JSON does not have; clients expect a number."""
 
 
 def timings(times: Timings) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def _token(id_: int, piece: bytes, p: float, *, post: bool) -> dict[str, Any]:
         "id": id_,
         "token": text(piece),
         "bytes": list(piece),
-        "prob" if post else "logprob": p if math.isfinite(p) else _LOWEST,
+        "prob" if post else "logprob": p if math.isfinite(p) else LOWEST_LOG_PROB,
     }
 
 

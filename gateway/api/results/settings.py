@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from protocol.wire.sampling import SamplingParams
+from protocol.wire.shapes import FLOAT32_MAX
 
 _Row = tuple[str, Callable[[SamplingParams], Any]]
 _FLOAT32 = struct.Struct("<f")  # native "f" gives inf for a number that is too large
@@ -20,7 +21,7 @@ def float32(value: float) -> float:
     try:
         return float(_FLOAT32.unpack(_FLOAT32.pack(value))[0])
     except OverflowError:
-        return math.copysign(3.4028234663852886e38, value)
+        return math.copysign(FLOAT32_MAX, value)
 
 
 def settings(params: SamplingParams) -> dict[str, Any]:

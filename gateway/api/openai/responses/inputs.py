@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
+from gateway.api.fields.options import require_string
 from protocol.errors import InvalidRequest
 
 Item = Mapping[str, Any]
@@ -83,12 +84,12 @@ class _ReadItems:
             self.messages.append(ChatMessage(role=role, content=parts))
 
     def call(self, item: Item, path: str) -> None:
-        name, arguments = (_text(item, key, path) for key in ("name", "arguments"))
-        call = tool_call(name, arguments, _text(item, "call_id", path))
+        name, arguments = (require_string(item, key, path) for key in ("name", "arguments"))
+        call = tool_call(name, arguments, require_string(item, "call_id", path))
         self._turn().tool_calls.append(call)
 
     def output(self, item: Item, path: str) -> None:
-        call_id = {"tool_call_id": _text(item, "call_id", path)}
+        call_id = {"tool_call_id": require_string(item, "call_id", path)}
         parts = _parts(item.get("output"), f"{path}.output", self._media)
         self.messages.append(ChatMessage(role="tool", content=parts, extra=call_id))
 
@@ -139,16 +140,16 @@ def _reasoning_texts(content: Any, path: str) -> list[str]:
 def _reasoning_text(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _TEXTS:
-        return _text(part, _TEXTS[kind], path)
+        return require_string(part, _TEXTS[kind], path)
     raise _unsupported(kind, path)
 
 
 def _part(part: Any, path: str, media: ChatMedia) -> Part:
     kind = part.get("type") if isinstance(part, dict) else None
     if isinstance(kind, str) and kind in _TEXTS:
-        return media.text(_text(part, _TEXTS[kind], path))
+        return media.text(require_string(part, _TEXTS[kind], path))
     if kind == "input_image":
-        return media.image(_text(part, "image_url", path), f"{path}.image_url")
+        return media.image(require_string(part, "image_url", path), f"{path}.image_url")
     raise _unsupported(kind, path)
 
 
@@ -157,10 +158,3 @@ def _unsupported(kind: Any, path: str) -> InvalidRequest:
     if kind in ("input_file", "input_audio"):
         message = f"Field '{path}.type': {kind} is not supported yet"
     return InvalidRequest(message, param=f"{path}.type")
-
-
-def _text(item: Item, key: str, path: str) -> str:
-    value = item.get(key)
-    if not isinstance(value, str):
-        raise InvalidRequest(f"Field '{path}.{key}': must be a string", param=f"{path}.{key}")
-    return value
