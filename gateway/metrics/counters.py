@@ -107,29 +107,32 @@ class ModelLatencies:
 
     __slots__ = tuple(BOUNDS)
 
+    ttft: Histogram
+    itl: Histogram
+    queue: Histogram
+    gap: Histogram
+    """Pauses of streams that continued at another worker."""
+    cancel: Histogram
+    """From the order to cancel a task to the worker's confirmation."""
+    decision: Histogram
+    """Time in which the dispatcher assigns a task or puts it into the queue."""
+    e2e: Histogram
+    """From the submission of a task to its end; this and the next ones have vLLM's names."""
+    waiting: Histogram
+    prefill: Histogram
+    decode: Histogram
+    inference: Histogram
+    tpot: Histogram
+    """Mean time of a token after the first, one value a task."""
+    n_prompt: Histogram
+    n_cached: Histogram
+    n_predicted: Histogram
+    n_most: Histogram
+    """Maximum length of the answer that the request sets, if it sets one."""
+
     def __init__(self) -> None:
-        self.ttft = Histogram(_TTFT_S)
-        self.itl = Histogram(_ITL_S)
-        self.queue = Histogram(_TTFT_S)
-        self.gap = Histogram(_TTFT_S)
-        """Pauses of streams that went on at another worker."""
-        self.cancel = Histogram(_TTFT_S)
-        """From the order to give a task up to the worker's word that it has."""
-        self.decision = Histogram(_DECISION_S)
-        """Time in which the dispatcher takes a task: assigns it, or lets it wait."""
-        self.e2e = Histogram(_REQUEST_S)
-        """From the submission of a task to its end; this and the next ones by vLLM's names."""
-        self.waiting = Histogram(_REQUEST_S)
-        self.prefill = Histogram(_REQUEST_S)
-        self.decode = Histogram(_REQUEST_S)
-        self.inference = Histogram(_REQUEST_S)
-        self.tpot = Histogram(VLLM_ITL_S)
-        """Mean time of a token after the first, one value a task."""
-        self.n_prompt = Histogram(_TOKENS)
-        self.n_cached = Histogram(_TOKENS)
-        self.n_predicted = Histogram(_TOKENS)
-        self.n_most = Histogram(_TOKENS)
-        """Bound of the answer that the request names, if it names one."""
+        for name, bounds in BOUNDS.items():
+            setattr(self, name, Histogram(bounds))
 
     def began(self, ttft_s: float, n_prompt: int, n_cached: int) -> None:
         """Count the first token of a task, whose prompt is read now."""
