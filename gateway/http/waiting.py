@@ -13,21 +13,22 @@ from gateway.pool.tenants.queue_limits import QueuePlace
 from protocol.errors import ErrorCode, TaskError
 
 NOTICE_S = 1.0
-"""Wait before a stream gets its first queue position, and least time between two positions."""
+"""Wait before a stream gets its first queue position, and minimum time between two positions."""
 
 Refuse = Callable[[str], TaskError]
 
 
 async def keep_in_time(streams: Sequence[TaskStream], urgency: Urgency, refuse: Refuse) -> Never:
-    """Raise `TaskError` when a request's time is over; `refuse` makes that of one that waits."""
+    """Raise `TaskError` when a request's time is over; of `refuse` if a choice has no slot yet."""
+    slept_s = 0.0
     if urgency.ttft_s < urgency.timeout_s:
-        await asyncio.sleep(urgency.ttft_s)
+        slept_s = urgency.ttft_s
+        await asyncio.sleep(slept_s)
         if _waits(streams):
             limit = f"{urgency.ttft_s * 1000:g} ms"
             raise refuse(f"No slot became free within {limit}, the limit of {TTFT_HEADER}")
     if math.isfinite(urgency.timeout_s):
-        rest_s = urgency.timeout_s - min(urgency.ttft_s, urgency.timeout_s)
-        await asyncio.sleep(rest_s if urgency.ttft_s < urgency.timeout_s else urgency.timeout_s)
+        await asyncio.sleep(urgency.timeout_s - slept_s)
         message = (
             f"The request took longer than {urgency.timeout_s:g} s, the limit of {TIMEOUT_HEADER}"
         )
@@ -54,7 +55,7 @@ async def tell_places(
 
 
 _PLACES_PER_S = 200
-"""Most queue positions a second, of all streams: each looks at all waiting tenants."""
+"""Maximum queue positions a second, over all streams: each looks at all waiting tenants."""
 
 
 def comment_of(place: QueuePlace) -> bytes:
@@ -64,9 +65,8 @@ def comment_of(place: QueuePlace) -> bytes:
 
 
 def _waits(streams: Sequence[TaskStream]) -> bool:
-    """Tell whether nothing of an answer was begun."""
-    waiting = (one.task.state is TaskState.WAITING and not one.answer.has_begun for one in streams)
-    return any(waiting)
+    """Tell whether a choice has not begun and has no slot."""
+    return any(one.task.state is TaskState.WAITING and not one.answer.has_begun for one in streams)
 
 
 async def _forever() -> Never:

@@ -25,7 +25,7 @@ def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]
     """Decode a JSON object; raises `InvalidRequest` with the position of the error."""
     if not data.strip():
         raise InvalidRequest("the request body is empty; it must be a JSON object")
-    value = _decoded(data, limits)
+    value = parse_value(data, limits)
     if not isinstance(value, dict):
         raise InvalidRequest("the request body must be a JSON object")
     return value
@@ -33,7 +33,7 @@ def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]
 
 def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
     """Decode a JSON array; raises `InvalidRequest` with llama-server's text if it is none."""
-    value = _decoded(data, limits) if data.strip() else None
+    value = parse_value(data, limits) if data.strip() else None
     if not isinstance(value, list):
         raise InvalidRequest("Request body must be an array")
     return value
@@ -41,10 +41,6 @@ def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
 
 def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
     """Decode any JSON; raises `InvalidRequest` with the position of the error."""
-    return _decoded(data, limits)
-
-
-def _decoded(data: bytes, limits: LimitsConfig) -> Any:
     if _NAME_COST * len(data) > limits.values:  # each value takes at least a byte
         _check_values(data, limits.values)
     try:
