@@ -1,7 +1,8 @@
-"""Limits the number of connections, the time for the head of a request, and that to take an answer.
+"""Limits the number of connections, the time for a request's head, and the time to read an answer.
 
 Hypercorn limits none of them, and keeps a connection whose client has left until its keep-alive
-time is over. `BoundedConnection` does, on a Hypercorn that has the methods which this needs.
+time is over. `BoundedConnection` replaces methods of Hypercorn's `TCPServer`; with a Hypercorn that
+lacks one of them, `connection_class` logs a warning and returns Hypercorn's own class.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 _RESERVED = 128
 """File descriptors reserved for listeners, workers, logs, files and fetched media."""
 _LEAST = 16
-"""Connections that are accepted even where the process may open hardly any files."""
+"""Minimum limit of connections, also where the process may open few files."""
 _PIECE = 4096
 """Bytes of HTTP/2 handled in one turn of the loop: at most 455 frames, of 40 us each."""
 _BODY = orjson.dumps(
@@ -57,7 +58,7 @@ class Connections:
         self.head_s = head_s
         """Longest time from the first byte of a request to the end of its head."""
         self.send_s = send_s
-        """Longest time for which a client may take nothing of what waits for it."""
+        """Longest time in which a client may read nothing of the data that waits for it."""
         self._counts = counts
         self._limit = limit or max(_LEAST, descriptors() - _RESERVED)
         self._open: set[BoundedConnection] = set()
@@ -105,7 +106,7 @@ class Connections:
         self._open.discard(connection)
         self._idle.pop(connection, None)
 
-    def became(self, connection: "BoundedConnection", *, idle: bool) -> None:
+    def set_idle(self, connection: "BoundedConnection", *, idle: bool) -> None:
         """Record whether a connection is idle or has a request."""
         self._idle.pop(connection, None)
         if idle:
@@ -115,7 +116,7 @@ class Connections:
 class _KeepAlive:
     """Closes a connection that was idle for too long.
 
-    Hypercorn has a task for it, which waits in another one: 3 KB and 30 objects a connection.
+    It replaces Hypercorn's two tasks a connection, which take 3 KB and 30 objects.
     """
 
     __slots__ = ("_close", "_limit_s", "_loop", "_timer")
@@ -127,12 +128,12 @@ class _KeepAlive:
         self._timer: asyncio.TimerHandle | None = None
 
     async def restart(self, *_: object) -> None:
-        """Begin to wait, as Hypercorn asks for it; what it would run is not needed."""
+        """Start the timer; the arguments, which Hypercorn passes to its own task, are ignored."""
         await self.stop()
         self._timer = self._loop.call_later(self._limit_s, self._close)
 
     async def stop(self) -> None:
-        """Wait no more."""
+        """Stop the timer; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -141,7 +142,7 @@ class _KeepAlive:
 class BoundedConnection(TCPServer):
     """Hypercorn's connection, counted and with a deadline for the head of each request."""
 
-    _connections: Connections | None = None
+    _connections: Connections
     _deadline: asyncio.TimerHandle | None = None
     _is_idle = True
     _has_left = False
@@ -149,10 +150,8 @@ class BoundedConnection(TCPServer):
 
     async def run(self) -> None:
         """Serve the connection to its end, or refuse it."""
-        connections = self._connections = getattr(self.config, "connections", None)
-        if connections is None:
-            await super().run()
-            return
+        assert isinstance(self.config, ServerConfig)
+        connections = self._connections = self.config.connections
         if not connections.enter(self):
             self.writer.write(_FULL)
             self.writer.close()
@@ -208,16 +207,15 @@ class BoundedConnection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """Pass an event of the protocol on, and record whether the connection has a request."""
-        if isinstance(event, RawData) and self._connections is not None:
+        if isinstance(event, RawData):
             await self._send(event.data)
             return
         if isinstance(event, Updated):
             self._is_idle = event.idle
             self._end_deadline()
-            if self._connections is not None:
-                self._connections.became(self, idle=event.idle)
-                if self._connections.is_retiring:
-                    self.retire()
+            self._connections.set_idle(self, idle=event.idle)
+            if self._connections.is_retiring:
+                self.retire()
             if self._has_left:
                 return  # no next request follows, so its deadline does not begin
         await super().protocol_send(event)
@@ -271,7 +269,7 @@ class BoundedConnection(TCPServer):
 
     def _begin_deadline(self) -> None:
         # An HTTP/2 connection exchanges frames without a request, so it has no deadline.
-        if self._connections is not None and isinstance(self.protocol.protocol, H11Protocol):
+        if isinstance(self.protocol.protocol, H11Protocol):
             self._deadline = self.loop.call_later(self._connections.head_s, self.writer.close)
 
     def _end_deadline(self) -> None:
