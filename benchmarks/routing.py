@@ -69,7 +69,7 @@ class BusyPool:
         used, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         kept = sum(len(talk) + 41 for talk in self.talks)
-        index = self.pool.router.index
+        index = self.pool.routing.index
         self.n_pairs = sum(index.n_held(f"w{i}") for i in range(self.n_workers))
         self.bytes_each = (used - kept) / self.n_pairs
 

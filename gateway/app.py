@@ -82,7 +82,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     config: GatewayConfig,
     pool: Pool,
     metrics: Metrics,
-    router: ModelManager | None = None,
+    models: ModelManager | None = None,
     supervisor: SupervisorLink | None = None,
     *,
     siblings: Siblings | None = None,
@@ -96,7 +96,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     Without `supervisor` orders to it are refused; without `feed` there is no live feed, without
     `usage` none is kept.
     """
-    service = Service(config=config, pool=pool, metrics=metrics, router=router)
+    service = Service(config=config, pool=pool, metrics=metrics, models=models)
     service = replace(
         service,
         media=MediaLoader(config),

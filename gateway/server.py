@@ -70,7 +70,7 @@ class GatewayParts:
     """The parts behind the endpoints: pool, and model manager if there is one."""
 
     pool: Pool
-    router: ModelManager | None
+    models: ModelManager | None
     supervisor: SupervisorLink
     feed: PoolFeed
     siblings: Siblings
@@ -88,30 +88,30 @@ class GatewayParts:
         await self.pool.start(joins=joins)
         self.feed.open()
         self.supervisor.open()
-        if self.router is not None:
-            await self.router.start()
+        if self.models is not None:
+            await self.models.start()
 
     def retire(self) -> None:
         """End the streams that would never end, because another gateway serves them now."""
         self.feed.end()
         self.keeper.sessions.drain()
-        if self.router is not None:
-            self.router.events.end()
+        if self.models is not None:
+            self.models.events.end()
 
     def drain(self) -> None:
         """Refuse new work, and end what nobody reads."""
         self.pool.drain()
         self.keeper.sessions.drain()
-        if self.router is not None:
-            self.router.drain()
+        if self.models is not None:
+            self.models.drain()
 
     async def close(self) -> None:
         """End everything at once."""
         self.feed.close()
         self.shared.close()
         self.keeper.sessions.close()
-        if self.router is not None:
-            self.router.close()
+        if self.models is not None:
+            self.models.close()
         self.supervisor.close()
         await self.pool.close()
         if self.usage is not None:
@@ -128,7 +128,7 @@ class GatewayParts:
 def parts_of(
     config: GatewayConfig, metrics: Metrics, expected: Sequence[ExpectedWorker] = ()
 ) -> GatewayParts:
-    """Make the pool, and the router if the configuration has one; raises `ConfigError`."""
+    """Make the pool, and the model manager if the configuration has one; raises `ConfigError`."""
     pool = Pool(config, metrics)
     pool.expect(expected)
     supervisor = SupervisorLink(
@@ -137,13 +137,13 @@ def parts_of(
         retired=pool.forget_worker,
         timeout_s=config.timeout_s,
     )
-    router = _router(config, pool)
+    models = _model_manager(config, pool)
     siblings = Siblings(config.siblings)
     sources = Sources(
         pool=pool,
         metrics=metrics,
         supervisor=supervisor,
-        router=router,
+        router=models,
         siblings=siblings,
         has_keys=config.has_keys,
     )
@@ -154,7 +154,7 @@ def parts_of(
         pool.requests.pay = usage.put
     return GatewayParts(
         pool,
-        router,
+        models,
         supervisor,
         PoolFeed(sources),
         siblings,
@@ -182,7 +182,7 @@ def _tracing() -> "Tracing":
     return open_tracing()
 
 
-def _router(config: GatewayConfig, pool: Pool) -> ModelManager | None:
+def _model_manager(config: GatewayConfig, pool: Pool) -> ModelManager | None:
     """Make the manager of models that are loaded on demand, if any are; raises `ConfigError`."""
     if not (config.models_dir or config.models_preset):
         return None
@@ -277,7 +277,7 @@ def app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGI
         config,
         parts.pool,
         metrics,
-        parts.router,
+        parts.models,
         parts.supervisor,
         siblings=parts.siblings,
         feed=parts.feed,

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-USES = "uses"
-"""Key of the scope under which an endpoint finds the stack for its leases."""
+MODEL_LEASES = "model_leases"
+"""Key of the scope under which an endpoint finds the stack for its model leases."""
 
 
 class ModelLeaseMiddleware:
@@ -16,6 +16,6 @@ class ModelLeaseMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through."""
-        with ExitStack() as uses:
-            scope[USES] = uses
+        with ExitStack() as leases:
+            scope[MODEL_LEASES] = leases
             await self._app(scope, receive, send)

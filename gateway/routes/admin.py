@@ -80,7 +80,7 @@ class Admin:
         service = self._service
         config, cards = service.config, service.ready_cards()
         model = request.query_params.get("model")
-        if not model and service.router is not None:
+        if not model and service.models is not None:
             shown = router_props(cards, config.models_max, autoload=config.models_autoload)
             return json_response(shown)
         if model is None and len(cards) > 1:
@@ -105,7 +105,7 @@ class Admin:
         if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
             raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
         model = request.query_params.get("model")
-        if model and self._service.router is not None:
+        if model and self._service.models is not None:
             model = (await self._service.card(model, request.scope, request.receive)).name
         legacy = "legacy" in request.query_params
         return json_response(await self._slots(request.scope, model, legacy=legacy))
@@ -127,10 +127,10 @@ class Admin:
 
     async def models(self, request: Request) -> Response:
         """List the models."""
-        router = self._service.router
-        if router is not None and request.query_params.get("reload"):
+        manager = self._service.models
+        if manager is not None and request.query_params.get("reload"):
             require_admin(request.scope)
-            await guarded(router.reload(), disconnected(request.receive))
+            await guarded(manager.reload(), disconnected(request.receive))
         listing = self._listing(request.scope)
         if VERSION_HEADER in request.headers:
             listing = page(listing["data"], request.query_params)
@@ -147,8 +147,8 @@ class Admin:
 
     def _listing(self, scope: Scope) -> dict[str, Any]:
         """List the models that the key of a request may use."""
-        if self._service.router is not None:
-            listing = self._service.router.listing()
+        if self._service.models is not None:
+            listing = self._service.models.listing()
             data = [one for one in listing["data"] if may_use(scope, one["id"], *one["aliases"])]
             return listing | {"data": data}
         cards, pool = self._service.ready_cards(), self._service.pool

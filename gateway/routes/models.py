@@ -120,7 +120,7 @@ def _check_named(manager: ModelManager, name: str, scope: Scope) -> None:
 
 def chosen_by(service: Service, path: str) -> ModelManager:
     """Return the model manager; raises `TaskError` if this server's models are fixed."""
-    if service.router is None:
+    if service.models is None:
         message = f"This server does not support {path}. Start it with `--models-dir`"
         raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} or `--models-preset`")
-    return service.router
+    return service.models

@@ -17,7 +17,7 @@ from gateway.http.origin.refusal_pause import RefusalPause
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
-from gateway.models.leases import USES
+from gateway.models.leases import MODEL_LEASES
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
@@ -56,7 +56,7 @@ class Service:
     metrics: Metrics
     media: MediaLoader = field(default_factory=MediaLoader)
     live: LiveChats = field(default_factory=LiveChats)
-    router: ModelManager | None = None
+    models: ModelManager | None = None
     """Loads and unloads models; None if the models are fixed."""
     keeper: StreamKeeper | None = None
     """Keeps the streams that are to be read again; None if there are none."""
@@ -127,32 +127,32 @@ class Service:
         if model is not None and not isinstance(model, str):
             message = f"Field 'model': type must be string, but is {json_type(model)}"
             raise InvalidRequest(message, param="model")
-        if self.router is None:
+        if self.models is None:
             card = self.pool.card(model)
             check_allowed(scope, model, card.name, *card.aliases)
             return card
-        info = self.router.states.find(model).info
+        info = self.models.states.find(model).info
         check_allowed(scope, model, info.name, *info.aliases)
         asked = Request(scope).query_params.get("autoload", "")
         autoload = asked in ("true", "1") if asked else self.config.models_autoload
         touches = scope["method"] == "POST"
-        used, is_loaded = self.router.use(model, autoload=autoload, touches=touches)
+        used, is_loaded = self.models.use(model, autoload=autoload, touches=touches)
         if is_loaded:
-            scope[USES].callback(self.router.release, used)
+            scope[MODEL_LEASES].callback(self.models.release, used)
         else:
-            await guarded(_wait(self.router, used, scope), disconnected(receive))
-        return await self.router.card(used)
+            await guarded(_wait(self.models, used, scope), disconnected(receive))
+        return await self.models.card(used)
 
     def health(self) -> Health:
         """Return the pool's health; a pool that loads models on demand is `ok` without workers."""
         health = self.pool.health()
-        is_well = self.router is not None and not health.n_workers
+        is_well = self.models is not None and not health.n_workers
         return replace(health, status="ok") if is_well else health
 
     def ready_cards(self) -> tuple[ModelCard, ...]:
         """Return the models; raises `TaskError` while the first one is loading."""
         cards = self.pool.cards()
-        if not cards and self.router is None:
+        if not cards and self.models is None:
             raise loading()
         return cards
 
@@ -174,7 +174,7 @@ def check_allowed(scope: Scope, asked: str | None, *names: str) -> None:
         raise RequestRefused(403, message, "permission_error")
 
 
-async def _wait(router: ModelManager, model: ManagedModel, scope: Scope) -> None:
+async def _wait(models: ModelManager, model: ManagedModel, scope: Scope) -> None:
     """Wait for a model and note its use; no other task may run in between."""
-    await router.wait(model)
-    scope[USES].callback(router.release, model)
+    await models.wait(model)
+    scope[MODEL_LEASES].callback(models.release, model)

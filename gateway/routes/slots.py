@@ -43,7 +43,7 @@ class SlotEndpoints:
         for card in self._service.ready_cards():
             if card.name == model:
                 check_allowed(scope, model, card.name, *card.aliases)
-        if model and self._service.router is not None:  # keeps it loaded meanwhile
+        if model and self._service.models is not None:  # keeps it loaded meanwhile
             await self._service.card(model, scope, receive)
         owner = scope.get("namespace", "")
         task = SlotAction(action=action, filename=filename, owner=owner, salt=origin.salt)

@@ -38,7 +38,7 @@ class Running:
     feed: PoolFeed
     siblings: Siblings
     keeper: StreamKeeper
-    router: ModelManager | None = None
+    models: ModelManager | None = None
     workers: list[FakeWorker] = field(default_factory=list)
 
     async def add_worker(self, options: FakeOptions | None = None) -> FakeWorker:
@@ -95,7 +95,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
             metrics=metrics,
             endpoint=endpoint,
             client=client,
-            router=parts.router,
+            models=parts.models,
             server=server,
             feed=parts.feed,
             siblings=parts.siblings,

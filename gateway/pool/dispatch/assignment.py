@@ -17,7 +17,7 @@ class Assignment:
         self,
         book: TaskBook,
         placement: TaskPlacement,
-        router: RoutingPolicy,
+        routing: RoutingPolicy,
         outliers: OutlierDetection,
         quarantine: Quarantine,
     ) -> None:
@@ -25,7 +25,7 @@ class Assignment:
         """Workers that drain, by their keys: their tasks move as soon as others have room."""
         self._book = book
         self._placement = placement
-        self._router = router
+        self._routing = routing
         self._outliers = outliers
         self._quarantine = quarantine
         self._n_assigned = 0
@@ -63,7 +63,7 @@ class Assignment:
                 task.tried.discard(key)
                 break
             actions.append(CancelTask(key, task.task_id, task.attempt))
-            self._router.moved(task)
+            self._routing.moved(task)
             worker.abandon(task)
             self._book.put_back(task, cause, now)
             self._book.queue.serve(task)
@@ -81,7 +81,7 @@ class Assignment:
         self._n_assigned += 1
         worker.last_used = self._n_assigned
         if task.spec.takes_credit:
-            self._router.assigned(task, choice)
+            self._routing.assigned(task, choice)
         self._outliers.assigned(task, 0.0 if task.is_paused else choice.predicted_s)
         self._quarantine.assigned(task)
         self._book.charges.assigned(task)

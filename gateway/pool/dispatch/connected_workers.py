@@ -19,7 +19,7 @@ _MOST_WORKERS, _MOST_MODELS = 1024, 256
 class ConnectedWorkers:
     """Notes what workers say of themselves."""
 
-    def __init__(self, router: RoutingPolicy, queue: TaskQueue) -> None:
+    def __init__(self, routing: RoutingPolicy, queue: TaskQueue) -> None:
         self.by_key: dict[str, Worker] = {}
         """By the key of their connection."""
         self.cards: dict[str, ModelCard] = {}
@@ -30,7 +30,7 @@ class ConnectedWorkers:
         """Models without a worker: they stay known, and their tasks wait."""
         self.n_shared = 0
         """Workers that other gateways use too."""
-        self._router = router
+        self._routing = routing
         self._queue = queue
 
     def __repr__(self) -> str:
@@ -39,7 +39,7 @@ class ConnectedWorkers:
     def hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
         self._departed.back(name)
-        self.by_key[key] = Worker(key, name, model, self._router.order.changes)
+        self.by_key[key] = Worker(key, name, model, self._routing.order.changes)
         self._queue.open(model)
 
     def ready(self, key: str, card: ModelCard, *, is_held: bool, granted: int) -> bool:
@@ -68,7 +68,7 @@ class ConnectedWorkers:
         self._models.back(card.name)
         self.cards[card.name] = card
         self.slots.reserve(worker.name, card)
-        self._router.opened(worker)
+        self._routing.opened(worker)
 
     def shares(self, key: str, beat: Heartbeat) -> bool:
         """Take in what a worker grants to this gateway; tell whether that is more than before."""
@@ -80,7 +80,7 @@ class ConnectedWorkers:
         """Note whether a worker has unloaded its model."""
         worker = self.by_key[key]
         if is_sleeping and not worker.is_sleeping:
-            self._router.emptied(key)
+            self._routing.emptied(key)
         worker.is_sleeping = is_sleeping
 
     def lost(self, key: str, now: float) -> Worker:
@@ -91,7 +91,7 @@ class ConnectedWorkers:
         if not any(one.model == worker.model for one in self.by_key.values()):
             self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
-        self._router.lost(worker)
+        self._routing.lost(worker)
         return worker
 
     def forget(self, name: str) -> bool:
@@ -103,7 +103,7 @@ class ConnectedWorkers:
             return False
         self._departed.back(name)
         self.slots.forget(name)
-        self._router.forget(name)
+        self._routing.forget(name)
         return True
 
     def forget_departed(self, now: float) -> list[str]:
@@ -112,11 +112,11 @@ class ConnectedWorkers:
         for name in gone:
             if not self.slots.is_configured(name):
                 self.slots.forget(name)
-            self._router.forget(name)
+            self._routing.forget(name)
         for model in self._models.due(now):
             self.cards.pop(model, None)
             self._queue.close(model)
-            self._router.forget_model(model)
+            self._routing.forget_model(model)
         return gone
 
     def _is_here(self, name: str) -> bool:

@@ -51,25 +51,25 @@ class Dispatcher:
         *,
         queue_size: int = 0,
         queue_timeout_s: float = 60.0,
-        router: RoutingPolicy | None = None,
+        routing: RoutingPolicy | None = None,
         settle_s: float = 0.0,
         on_settled: Callable[[Task], None] = lambda _: None,
     ) -> None:
         """`on_settled` is called once for each task that has ended, when its cost is known."""
-        self.router = router or RoutingPolicy()
+        self.routing = routing or RoutingPolicy()
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
-        self.connected = ConnectedWorkers(self.router, self.queue)
+        self.connected = ConnectedWorkers(self.routing, self.queue)
         self.workers = self.connected.by_key
         self.cards = self.connected.cards
         self.slots = self.connected.slots
         self.quarantine = Quarantine(settle_s)
         self.outliers = OutlierDetection(self.workers)
-        self.placement = TaskPlacement(self.workers, self.queue, self.router, self.quarantine)
+        self.placement = TaskPlacement(self.workers, self.queue, self.routing, self.quarantine)
         self.demand = DemandNotes(
-            self.workers, self.queue, self.placement.deferral, self.router.order
+            self.workers, self.queue, self.placement.deferral, self.routing.order
         )
-        self.limits = QueueLimits(self.queue, self.slots, self.router, queue_size=queue_size)
+        self.limits = QueueLimits(self.queue, self.slots, self.routing, queue_size=queue_size)
         self.allowances = Allowances()
         charges = Charges(self.queue)
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
@@ -77,7 +77,7 @@ class Dispatcher:
         self._unloaded: set[str] = set()
         """Models that no worker is started for, unless one says `Hello` again."""
         self._assignment = Assignment(
-            self.book, self.placement, self.router, self.outliers, self.quarantine
+            self.book, self.placement, self.routing, self.outliers, self.quarantine
         )
 
     def __repr__(self) -> str:
@@ -107,7 +107,7 @@ class Dispatcher:
         if self._is_leaving(spec.worker):
             task.forget_slot()
         self.quarantine.admit(task, now)
-        self.allowances.reserve(spec, self.router.answer_tokens(spec.model))
+        self.allowances.reserve(spec, self.routing.answer_tokens(spec.model))
         try:
             actions = self._find_place(task, now)
             if math.isfinite(spec.start_within_s):
@@ -141,7 +141,7 @@ class Dispatcher:
 
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; end what holds others back."""
-        self.router.tidy()
+        self.routing.tidy()
         self.allowances.tidy()
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}
@@ -267,7 +267,7 @@ class Dispatcher:
             return False
         task.start(message, now)
         if task.spec.takes_credit:
-            self.router.started(task, now)
+            self.routing.started(task, now)
         self.book.charges.started(task)
         return task.state is TaskState.STARTED
 
@@ -287,7 +287,7 @@ class Dispatcher:
         actions: list[Action] = []
         if not task.n_deltas:
             if task.spec.takes_credit:
-                self.router.read(task, now)
+                self.routing.read(task, now)
                 if cause := self.outliers.read(task, now):
                     actions = self._eject(key, cause, now)
             task.show()
@@ -307,7 +307,7 @@ class Dispatcher:
         if task is None or not (message.is_paused and task.is_paused):
             return []
         task.is_ready = True
-        self.router.read(task, now)
+        self.routing.read(task, now)
         return self._assignment.proceed(now)
 
     def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
@@ -325,7 +325,7 @@ class Dispatcher:
 
     def cached(self, key: str, message: Cached) -> None:
         """Note what a worker says of its prefix cache."""
-        self.router.cached(key, message)
+        self.routing.cached(key, message)
 
     def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
         """Take the credit back and pass the result on, if somebody still waits for it."""
@@ -343,7 +343,7 @@ class Dispatcher:
         worker.release(task)
         self.book.attempt_ended(task, task.attempt, message, now)
         if task.spec.takes_credit:
-            self.router.ended(task, message, now)
+            self.routing.ended(task, message, now)
         is_fault = isinstance(message, Failed) and message.code in _WORKER_FAULTS
         cause = self.outliers.ended(task, now, failed=is_fault)
         actions = self._conclude(task, envelope, now, is_fault=is_fault)

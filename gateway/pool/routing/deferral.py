@@ -21,8 +21,8 @@ _MIN_DEFERRED_S = 1.0
 class DeferralPolicy:
     """Decides which tasks wait for which worker."""
 
-    def __init__(self, router: RoutingPolicy, *, timeout_s: float) -> None:
-        self._router = router
+    def __init__(self, routing: RoutingPolicy, *, timeout_s: float) -> None:
+        self._routing = routing
         self._limit_s = _QUEUE_SHARE * timeout_s
         self._reserved: dict[int, Task] = {}
 
@@ -65,8 +65,8 @@ class DeferralPolicy:
         if not spec.prefix.chain or spec.is_special or now >= task.deferred_until:
             return False
         if task.best_cached_worker is None:
-            task.best_cached_worker = self._router.best_cached_worker(spec, now)
-        saved_s = self._router.saved_s(spec, task.best_cached_worker, now)
+            task.best_cached_worker = self._routing.best_cached_worker(spec, now)
+        saved_s = self._routing.saved_s(spec, task.best_cached_worker, now)
         if saved_s and math.isinf(task.deferred_until):
             task.deferred_until = now + min(max(_MIN_DEFERRED_S, 2 * saved_s), self._limit_s)
         return saved_s > 0

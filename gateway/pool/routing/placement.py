@@ -21,13 +21,13 @@ class TaskPlacement:
         self,
         workers: dict[str, Worker],
         queue: TaskQueue,
-        router: RoutingPolicy,
+        routing: RoutingPolicy,
         quarantine: Quarantine,
     ) -> None:
-        self.deferral = DeferralPolicy(router, timeout_s=queue.timeout_s)
+        self.deferral = DeferralPolicy(routing, timeout_s=queue.timeout_s)
         self._workers = workers
         self._queue = queue
-        self._router = router
+        self._routing = routing
         self._quarantine = quarantine
         self.shares = SlotShares()
         self._held_back: dict[str, bool] = {}
@@ -38,7 +38,7 @@ class TaskPlacement:
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
-        workers = self._router.order.of(model, now)
+        workers = self._routing.order.of(model, now)
         has_rivals = len(self._queue) > 1
         n_asked = 0
 
@@ -79,7 +79,7 @@ class TaskPlacement:
         if not task.spec.takes_credit:
             return False
         if tenant not in self._held_back:
-            workers = self._router.order.of(model, now)
+            workers = self._routing.order.of(model, now)
             waiting = self._queue.tenants(model)
             self._held_back[tenant] = self.shares.holds_back(
                 task, waiting, workers.n_slots, workers.n_free, now
@@ -97,8 +97,8 @@ class TaskPlacement:
         if task.tried and self.has_other(task, now):
             barred |= task.tried
         if spec.takes_credit:
-            return self._router.choose(spec, now, barred)
-        key = self._router.order.of(spec.model, now).for_slotless(barred)
+            return self._routing.choose(spec, now, barred)
+        key = self._routing.order.of(spec.model, now).for_slotless(barred)
         return RouteChoice(self._workers[key]) if key is not None else None
 
     def has_other(self, task: Task, now: float) -> bool:
@@ -107,7 +107,7 @@ class TaskPlacement:
         if spec.worker:
             owner = self._owner(spec, now)
             return owner is not None and owner.is_ready and owner.key not in task.tried
-        workers = self._router.order.of(spec.model, now)
+        workers = self._routing.order.of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried))
 
     def _pinned(self, spec: TaskSpec, now: float, barred: Collection[str]) -> RouteChoice | None:
@@ -120,10 +120,10 @@ class TaskPlacement:
             return RouteChoice(owner)
         if spec.slot >= 0:
             can_run = owner.can_run_in(spec.slot)
-            return self._router.pinned(spec, owner, now) if can_run else None
-        return self._router.pinned(spec, owner, now) if owner.has_credit else None
+            return self._routing.pinned(spec, owner, now) if can_run else None
+        return self._routing.pinned(spec, owner, now) if owner.has_credit else None
 
     def _owner(self, spec: TaskSpec, now: float) -> Worker | None:
         """Return the only worker that may run a task."""
-        owner = self._router.order.named(spec.worker, now)
+        owner = self._routing.order.named(spec.worker, now)
         return owner if owner is not None and owner.model == spec.model else None

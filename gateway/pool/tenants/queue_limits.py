@@ -34,13 +34,13 @@ class QueueLimits:
         self,
         queue: TaskQueue,
         slots: SlotMap,
-        router: RoutingPolicy,
+        routing: RoutingPolicy,
         *,
         queue_size: int,
     ) -> None:
         self._queue = queue
         self._slots = slots
-        self._router = router
+        self._routing = routing
         self._queue_size = queue_size
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class QueueLimits:
     def too_late(self, task: Task) -> TaskError:
         """Return the error of a task that has waited too long."""
         model, limit_s = task.spec.model, self._queue.timeout_s
-        if task.cause is not None and not self._router.order.latest(model).ready:
+        if task.cause is not None and not self._routing.order.latest(model).ready:
             text = f"The worker was lost, and no other came within {limit_s:g} s"
             return TaskError(ErrorCode.UNAVAILABLE, text)
         return self.overloaded(model, f"No slot became free within {limit_s:g} s")
@@ -76,8 +76,8 @@ class QueueLimits:
     def place(self, task: Task) -> QueuePlace:
         """Return the place of a task that waits, or that has just come."""
         model = task.spec.model
-        position = self._queue.position(task, self._router.answer_tokens(model))
-        wait_s = self._wait_s(model, position) if self._router.is_measured(model) else None
+        position = self._queue.position(task, self._routing.answer_tokens(model))
+        wait_s = self._wait_s(model, position) if self._routing.is_measured(model) else None
         return QueuePlace(position, wait_s, self._queue.depth(model))
 
     def check_in_time(self, task: Task, ready_s: float | None) -> None:
@@ -88,17 +88,17 @@ class QueueLimits:
         """
         spec = task.spec
         model, within_s = spec.model, spec.start_within_s
-        if math.isinf(within_s) or not self._router.is_measured(model):
+        if math.isinf(within_s) or not self._routing.is_measured(model):
             return
         if ready_s is None:
-            ready_s = (self.place(task).wait_s or 0.0) + self._router.read_s(spec)
+            ready_s = (self.place(task).wait_s or 0.0) + self._routing.read_s(spec)
         if ready_s > within_s:
             message = f"The first token is expected after about {ready_s:.1f} s"
             raise self.overloaded(model, f"{message}, later than the limit of {within_s:g} s")
 
     def _wait_s(self, model: str, position: int) -> float:
-        n_slots = self._router.order.latest(model).n_own
-        return position * self._router.service_s(model) / max(1, n_slots)
+        n_slots = self._routing.order.latest(model).n_own
+        return position * self._routing.service_s(model) / max(1, n_slots)
 
     def overloaded(self, model: str, message: str) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""

@@ -168,7 +168,7 @@ async def test_a_model_that_cannot_be_loaded_tells_everybody_why(tmp_path: Path)
 
 
 def repr_of(gateway: Running) -> str:
-    return repr(gateway.router)
+    return repr(gateway.models)
 
 
 async def test_a_client_that_leaves_while_it_waits_leaves_the_queue(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ async def test_a_key_hears_of_its_models_only(tmp_path: Path) -> None:
 async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", "b") as (gateway, supervisor):
         await complete(gateway, "a")
-        router = gateway.router
+        router = gateway.models
         assert router is not None
         supervisor.hang_up()
         await until(lambda: not router.channel.is_open)
@@ -292,8 +292,8 @@ async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
         supervisor.held["a"] = asyncio.Event()
         waits = asyncio.create_task(complete(gateway, "a"))
         await until(lambda: supervisor.orders == ["load a"])
-        assert gateway.router is not None
-        gateway.router.drain()
+        assert gateway.models is not None
+        gateway.models.drain()
         assert said(await waits) == "503 The server is shutting down"
         assert said(await complete(gateway, "a")) == "503 The server is shutting down"
 

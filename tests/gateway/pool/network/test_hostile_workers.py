@@ -141,7 +141,7 @@ async def test_an_answer_goes_on_elsewhere_when_its_worker_says_what_cannot_be(
         await fleet.logged("worker lost worker=bad")
     async with fleet.worker(fleet.keys("good"), "good"):
         await asked  # it goes on there
-    assert fleet.pool._dispatcher.router.answer_tokens("fake") < 1000
+    assert fleet.pool._dispatcher.routing.answer_tokens("fake") < 1000
 
 
 def test_no_prompt_is_longer_than_its_bytes_and_what_a_template_adds() -> None:

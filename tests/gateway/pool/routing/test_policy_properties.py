@@ -32,11 +32,11 @@ class RoutedMachine(DispatcherMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        router = RoutingPolicy(PrefixIndex(MAX_BLOCKS))
+        routing = RoutingPolicy(PrefixIndex(MAX_BLOCKS))
         self.pool = Dispatcher(
             queue_size=QUEUE_SIZE,
             queue_timeout_s=TIMEOUT_S,
-            router=router,
+            routing=routing,
             on_settled=lambda task: self.settled.append(task.task_id),
         )
         self.passed_at: dict[int, float] = {}
@@ -143,12 +143,12 @@ class RoutedMachine(DispatcherMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert all(self.pool.router.index.n_held(key) <= MAX_BLOCKS for key in self.pool.workers)
-        assert self.pool.router.index.n_blocks <= MAX_BLOCKS * len(self.pool.workers)
+        assert all(self.pool.routing.index.n_held(key) <= MAX_BLOCKS for key in self.pool.workers)
+        assert self.pool.routing.index.n_blocks <= MAX_BLOCKS * len(self.pool.workers)
 
     @invariant()
     def only_workers_that_are_there_are_known(self) -> None:
-        assert self.pool.router.known <= self.pool.workers.keys()
+        assert self.pool.routing.known <= self.pool.workers.keys()
 
 
 TestRouting = RoutedMachine.TestCase
