@@ -192,7 +192,7 @@ def _model_manager(config: GatewayConfig, pool: Pool) -> ModelManager | None:
         config.control,
         models_max=config.models_max,
         timeout_s=config.timeout_s,
-        facts=LoadedModels(pool),
+        loaded=LoadedModels(pool),
     )
 
 

@@ -1,4 +1,4 @@
-"""Models that are being fetched into the Hugging Face cache: who waits, and how far they are."""
+"""Downloads of models into the Hugging Face cache: their progress, and who waits for them."""
 
 import asyncio
 import re
@@ -27,8 +27,8 @@ class DownloadBook:
     def __contains__(self, name: str) -> bool:
         return name in self._files
 
-    def begun(self, name: str) -> "asyncio.Future[None]":
-        """Return what is done when a download has begun, or has failed before."""
+    def expect(self, name: str) -> "asyncio.Future[None]":
+        """Return a future that is done when the download has begun, or has failed before that."""
         if not _NAME.fullmatch(name):
             raise InvalidRequest("model must be USER/NAME or USER/NAME:QUANT", param="model")
         future = self._waiting.get(name)
@@ -36,8 +36,8 @@ class DownloadBook:
             future = self._waiting[name] = asyncio.get_running_loop().create_future()
         return future
 
-    def hear(self, line: DownloadReport) -> None:
-        """Take a report, and pass it on to the listeners."""
+    def take_report(self, line: DownloadReport) -> None:
+        """Store a report of the supervisor, and publish it to the listeners."""
         future = self._waiting.pop(line.model, None)
         if line.has_ended:
             self._end(line, future)

@@ -12,7 +12,7 @@ from protocol.wire.facts import ModelCard
 
 
 class LoadedModels:
-    """The pool as the `Facts` of the model manager."""
+    """What the model manager reads from the pool, and changes in it."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -26,7 +26,7 @@ class LoadedModels:
         return card
 
     def shown(self, model: str) -> Mapping[str, Any]:
-        """Return what is listed of a loaded model; empty if the pool does not know it."""
+        """Return the entry of a loaded model in the list; empty if the pool does not know it."""
         card = self._find(model)
         return shown_model(card, self._created) if card is not None else {}
 
@@ -35,8 +35,8 @@ class LoadedModels:
         card = self._find(model)
         return card is not None and self._pool.state(card) is ModelState.SLEEPING
 
-    def gone(self, model: str) -> None:
-        """Fail what still waits for a slot of a model that was unloaded."""
+    def abandon(self, model: str) -> None:
+        """Fail the tasks that wait for a slot of a model, because it was unloaded."""
         self._pool.abandon(model)
 
     def _find(self, model: str) -> ModelCard | None:

@@ -10,11 +10,12 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from gateway.models.channel import Channel
 from gateway.models.downloads import DownloadBook
 from gateway.models.events import ModelEvents
+from gateway.models.loaded import LoadedModels
 from gateway.models.model import ManagedModel
 from gateway.models.state_machine import (
     Action,
@@ -43,26 +44,12 @@ from protocol.wire.facts import ModelCard
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _FIRST_LIST_S = 10.0
 _DIAL_S = 10.0
 """A worker that serves dials each gateway at least once a second."""
 _LOOK_S = 0.02
-
-
-class Facts(Protocol):
-    """What the pool knows of loaded models."""
-
-    def card(self, model: str) -> ModelCard:
-        """Return the card of a loaded model; raises `TaskError` if it was just unloaded."""
-
-    def shown(self, model: str) -> Mapping[str, Any]:
-        """Return what is listed of a loaded model; empty if the pool does not know it."""
-
-    def sleeps(self, model: str) -> bool:
-        """Tell whether a model's workers sleep."""
-
-    def gone(self, model: str) -> None:
-        """Fail the tasks that wait for a slot of a model, because it was unloaded."""
 
 
 class ModelManager:
@@ -74,12 +61,12 @@ class ModelManager:
         *,
         models_max: int,
         timeout_s: float,
-        facts: Facts,
+        loaded: LoadedModels,
     ) -> None:
         self.states = ModelStates(models_max=models_max)
         self.channel = Channel(path, self._on_line)
         self._timeout_s = timeout_s
-        self._facts = facts
+        self._loaded = loaded
         self._created = int(time.time())
         self._tickets = itertools.count(1)
         self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
@@ -140,7 +127,7 @@ class ModelManager:
         until = time.monotonic() + _DIAL_S
         while True:
             try:
-                return self._facts.card(model.name)
+                return self._loaded.card(model.name)
             except TaskError:
                 if not model.is_running or time.monotonic() > until:
                     raise
@@ -215,12 +202,7 @@ class ModelManager:
         if self.states.named(name) is not None or name in self.downloads:
             raise InvalidRequest(f"model '{name}' already exists", param="model")
         self._check_running()
-        begun = self.downloads.begun(name)
-        self.channel.send(Order(verb=Verb.DOWNLOAD, model=name))
-        await self._until(lambda: begun.done() or self._is_draining)
-        if not begun.done():
-            raise shutting_down()
-        begun.result()
+        await self._order(Verb.DOWNLOAD, self.downloads.expect(name), name)
 
     async def delete(self, name: str) -> None:
         """Unload a model and delete its files, or give its download up; raises `TaskError`."""
@@ -232,28 +214,28 @@ class ModelManager:
         if model is not None and model.is_running:
             self._perform(self.states.unload(model))
             await self._until(lambda: not model.is_running)
-        following = self._next_list()
-        self.channel.send(Order(verb=Verb.DELETE, model=name))
-        await self._until(lambda: following.done() or self._is_draining)
-        if not following.done():
-            raise shutting_down()
-        if error := following.result().error:
+        report = await self._order(Verb.DELETE, self._next_list(), name)
+        if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"model not deleted: {error}")
         self.events.publish(removed(name))
 
     async def reload(self) -> None:
         """Look for models again, and wait until those that changed or went are unloaded."""
         self._check_running()
-        following = self._next_list()
-        self.channel.send(Order(verb=Verb.RELOAD))
-        await self._until(lambda: following.done() or self._is_draining)
-        if not following.done():
-            raise shutting_down()
-        if error := following.result().error:
+        report = await self._order(Verb.RELOAD, self._next_list())
+        if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
         leaving = [one for one in self.states.models.values() if one.is_stopping]
         await self._until(lambda: not any(one.is_stopping for one in leaving))
         self.events.publish(RELOADED)
+
+    async def _order(self, verb: Verb, answer: "asyncio.Future[T]", model: str = "") -> T:
+        """Send the supervisor an order and return its answer; raises `TaskError` at a drain."""
+        self.channel.send(Order(verb=verb, model=model))
+        await self._until(lambda: answer.done() or self._is_draining)
+        if not answer.done():
+            raise shutting_down()
+        return answer.result()
 
     # ---- listing -----------------------------------------------------------------------------
 
@@ -264,7 +246,7 @@ class ModelManager:
                 model,
                 self._shown(model),
                 self._created,
-                sleeps=self._facts.sleeps(model.name),
+                sleeps=self._loaded.sleeps(model.name),
             )
             for model in self.states.models.values()
             if not model.info.is_hidden
@@ -272,7 +254,7 @@ class ModelManager:
         return {"data": data + self.downloads.listed(self._created), "object": "list"}
 
     def _shown(self, model: ManagedModel) -> Mapping[str, Any]:
-        return self._facts.shown(model.name) if model.is_running else {}
+        return self._loaded.shown(model.name) if model.is_running else {}
 
     # ---- the supervisor -------------------------------------------------------------------------
 
@@ -288,13 +270,13 @@ class ModelManager:
                 self._perform(self.states.reported(line))
                 model = self.states.models.get(name)
                 if model is None or not model.is_running:
-                    self._facts.gone(name)
+                    self._loaded.abandon(name)
             case ModelRecall(model=name):
                 self._perform(self.states.recalled(name))
             case ModelKept(model=name, is_kept=is_kept):
                 self._perform(self.states.kept(name, is_kept=is_kept))
             case DownloadReport():
-                self.downloads.hear(line)
+                self.downloads.take_report(line)
             case NoRoom(model=name):
                 self._perform(self.states.refused_room(name))
         self._wake()
@@ -358,7 +340,7 @@ class ModelManager:
         model = self.states.models.get(name)
         if model is None or not self.events.has_listeners:
             return
-        sleeps = self._facts.sleeps(name)
+        sleeps = self._loaded.sleeps(name)
         self.events.publish(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
 
 
