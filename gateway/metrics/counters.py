@@ -27,6 +27,13 @@ _DECISION_S = (
     *(0.1, 0.2, 0.5, 1.0),
 )
 
+HTTP_S = (
+    *(0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Bounds for the delay of a loop, of the gateway's or of a worker's main thread."""
+
 
 @dataclass(slots=True)
 class ConnectionCounts:

@@ -1,17 +1,17 @@
 """Counters by API key, under a bounded number of names.
 
-The busiest keys have rows of their own, all others share the row `other`. What a row has counted
-stays there: a key that gets a row begins at zero in it, and one that loses its row leaves what it
-had to `other`. So no counter falls but that of a key that comes back, and the rows add up.
+The busiest keys have a row each, all others share the row `other`. A key that gets a row starts at
+zero in it; the counts of a key that loses its row are added to `other`. So the rows add up, and no
+counter falls except that of a key that gets a row again.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 
-MOST_KEYS = 50
+MAX_KEYS = 50
 OTHER, NO_KEY = "other", "none"
 _LEAD = 2.0
-"""A key takes the row of another when it has used so many times its tokens since."""
+"""A key takes the row of the least busy one once it has used this many times its tokens."""
 
 KEY_COUNTS = ("tasks", "refused", "prompt", "cached", "predicted", "queue_s")
 
@@ -56,7 +56,7 @@ class KeyCounts:
         if key in self._shown:
             self._shown[key] += n_tokens
             return key
-        if len(self._shown) < MOST_KEYS:
+        if len(self._shown) < MAX_KEYS:
             self._shown[key] = n_tokens
             return key
         used = self._hidden[key] = self._hidden.get(key, 0) + n_tokens
@@ -76,12 +76,12 @@ class KeyCounts:
         self._hidden.clear()
 
 
-def crowded_out(rows: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """Return rows of at most so many keys: what the least busy ones have goes to `other`."""
+def keep_busiest(rows: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """Return the rows of the `MAX_KEYS` busiest keys; those of all others are added to `other`."""
     used: defaultdict[str, float] = defaultdict(float)
     for (key, what), n in rows.items():
         used[key] += n if what in ("prompt", "predicted") else 0
-    kept = {*sorted(used, key=lambda key: -used[key])[:MOST_KEYS], NO_KEY}
+    kept = {*sorted(used, key=lambda key: -used[key])[:MAX_KEYS], NO_KEY}
     result: defaultdict[tuple[str, str], float] = defaultdict(float)
     for (key, what), n in rows.items():
         result[key if key in kept else OTHER, what] += n

@@ -6,17 +6,16 @@ second makes the timer late by 900 to 1,000 ms.
 
 import asyncio
 
-from gateway.metrics.counters import Histogram
+from gateway.metrics.counters import LAG_S, Histogram
 
 _INTERVAL_S = 0.1
-_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class LoopLag:
     """Delays of one timer since `open`."""
 
     def __init__(self) -> None:
-        self.histogram = Histogram(_BOUNDS_S)
+        self.histogram = Histogram(LAG_S)
         self.longest_s = 0.0
         self._handle: asyncio.TimerHandle | None = None
         self._due_s = 0.0

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from gateway.metrics.counters import ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.counters import HTTP_S, LAG_S, ConnectionCounts, Histogram, ModelLatencies
 from gateway.metrics.ended_task import EndedTask
 from gateway.metrics.keys import KeyCounts
 from gateway.metrics.loop_lag import LoopLag
@@ -12,13 +12,6 @@ from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.rates import TokenRates
 from gateway.metrics.stats_book import StatsBook
 from protocol.wire.facts import Stats
-
-_HTTP_S = (
-    *(0.001, 0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0),
-    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
-)
-
-_LAG_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class Metrics:
@@ -128,7 +121,7 @@ class Metrics:
         self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
         lag = self.link_lag.get(worker)
         if lag is None:
-            lag = self.link_lag[worker] = Histogram(_LAG_S)
+            lag = self.link_lag[worker] = Histogram(LAG_S)
         lag.observe(stats.link_lag_s)
 
     def http_request(self, route: str, status: int, seconds: float) -> None:
@@ -136,13 +129,8 @@ class Metrics:
         self.http_statuses[route, f"{status // 100}xx"] += 1
         histogram = self.http.get(route)
         if histogram is None:
-            histogram = self.http[route] = self.http_histogram()
+            histogram = self.http[route] = Histogram(HTTP_S)
         histogram.observe(seconds)
-
-    @staticmethod
-    def http_histogram() -> Histogram:
-        """Make the histogram of one route."""
-        return Histogram(_HTTP_S)
 
     def since_last_scrape(self, totals: Mapping[str, float]) -> dict[str, float]:
         """Return by how much the workers' sums have grown since the last call."""

@@ -1,14 +1,14 @@
-"""Tokens a second of each worker, over the last seconds: what an operator looks at.
+"""Tokens a second of each worker, over the last ten seconds.
 
-Prometheus derives rates from the counters; this is for `llamapool status`, which has no history.
+Prometheus derives rates from the counters; these are for `llamapool status` and the pool page.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
 
 _WINDOW_S = 10.0
-_MOST_SAMPLES = 64
-"""Heartbeats of a window; with each end of a task there is one, so older ones are merged."""
+_MAX_SAMPLES = 64
+"""Maximum samples in a window: each end of a task brings a heartbeat, so close ones are merged."""
 
 
 @dataclass(slots=True)
@@ -28,12 +28,12 @@ class TokenRates:
         return f"<TokenRates {len(self._series)}>"
 
     def note(self, worker: str, epoch: int, n_predicted: int, now: float) -> None:
-        """Take in how many tokens a worker has generated since it started."""
+        """Store the number of tokens that a worker has generated since it started."""
         series = self._series.get(worker)
         if series is None or series.epoch != epoch:
             series = self._series[worker] = _Series(epoch)
         samples = series.samples
-        if len(samples) >= 2 and now - samples[-2][0] < _WINDOW_S / _MOST_SAMPLES:
+        if len(samples) >= 2 and now - samples[-2][0] < _WINDOW_S / _MAX_SAMPLES:
             samples[-1] = (now, n_predicted)
         else:
             samples.append((now, n_predicted))
@@ -41,7 +41,7 @@ class TokenRates:
             samples.popleft()
 
     def rate(self, worker: str, now: float) -> float:
-        """Return the tokens a second; 0 for a worker that has not been heard of for a window."""
+        """Return the tokens a second; 0 for a worker without a heartbeat within the window."""
         series = self._series.get(worker)
         if series is None or now - series.samples[-1][0] > _WINDOW_S:
             return 0.0

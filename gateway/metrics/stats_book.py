@@ -1,7 +1,7 @@
 """The workers' counters, added up over workers that come and go, and over gateways.
 
-A worker counts from zero in each run. Every gateway hears the same numbers; one that starts later
-takes over from the others what it has not heard, so that no sum falls when a gateway is replaced.
+A worker counts from zero in each run, and every gateway receives the same numbers. A gateway that
+starts later takes over from the others what it has missed, so that no sum falls at a replacement.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ _LARGEST, _LISTED = "n_tokens_max", "accepted_at"
 SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
 """Fields of `Stats` that only grow during a run of a worker, and are added up over all runs."""
 _values = attrgetter(*SUMMED)
-_told_values = itemgetter(*SUMMED)
-_MOST_RUNS = 16
-"""Runs of a worker that are told apart; the sums of older ones are kept in one row."""
+_json_values = itemgetter(*SUMMED)
+_MAX_RUNS = 16
+"""Maximum runs of a worker that have a row each; the sums of older ones are kept in one row."""
 
 
 @dataclass(slots=True)
@@ -38,12 +38,12 @@ class WorkerSums:
         return _total(self.runs.values())
 
     def note(self, epoch: int, values: tuple[float, ...], accepted: Iterable[int]) -> None:
-        """Take in the counters of a run; none of them goes back."""
+        """Store the counters of a run; a counter never decreases."""
         before = self.runs.get(epoch)
         self.runs[epoch] = tuple(map(max, before, values)) if before else values
         pairs = zip_longest(self.accepted.get(epoch, ()), accepted, fillvalue=0)
         self.accepted[epoch] = tuple(map(max, pairs))
-        if len(self.runs) > _MOST_RUNS:
+        if len(self.runs) > _MAX_RUNS:
             self._fold(epoch)
 
     def _fold(self, current: int) -> None:
@@ -58,20 +58,20 @@ class WorkerSums:
         pairs = zip_longest(self.accepted.pop(first), self.accepted.pop(second), fillvalue=0)
         self.accepted[second] = tuple(map(sum, pairs))
 
-    def take_over(self, told: Mapping[str, Any]) -> None:
-        """Take over what another gateway has heard of the same worker, as `rows_of` writes it."""
-        self.n_tokens_max = max(self.n_tokens_max, int(told["n_tokens_max"]))
-        theirs = {int(epoch): one for epoch, one in told["runs"].items()}
+    def take_over(self, row: Mapping[str, Any]) -> None:
+        """Merge the counters that another gateway has of the same worker: a row of `as_rows`."""
+        self.n_tokens_max = max(self.n_tokens_max, int(row["n_tokens_max"]))
+        theirs = {int(epoch): one for epoch, one in row["runs"].items()}
         first = min(theirs, default=0)
         # Its oldest row holds all runs before it: those are not to be counted twice.
-        if len(theirs) >= _MOST_RUNS:
+        if len(theirs) >= _MAX_RUNS:
             for epoch in [one for one in self.runs if one < first]:
                 del self.runs[epoch], self.accepted[epoch]
         for epoch, one in sorted(theirs.items()):
-            if len(self.runs) >= _MOST_RUNS and epoch < min(self.runs):
+            if len(self.runs) >= _MAX_RUNS and epoch < min(self.runs):
                 continue  # it is in the own oldest row
             try:
-                values = _told_values(one)
+                values = _json_values(one)
             except KeyError:  # of another release
                 values = tuple(one.get(name, 0) for name in SUMMED)
             if values != self.runs.get(epoch):
@@ -121,8 +121,8 @@ class StatsBook:
         totals[_LARGEST] = max((row.n_tokens_max for row in self._rows.values()), default=0)
         return totals
 
-    def told(self) -> list[dict[str, Any]]:
-        """Write all rows for other gateways; names instead of places, for other releases."""
+    def as_rows(self) -> list[dict[str, Any]]:
+        """Return all rows for other gateways; counters by name, for other releases."""
         return [
             {
                 "worker": worker,
@@ -138,10 +138,10 @@ class StatsBook:
         ]
 
     def take_over(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what another gateway has heard of the workers."""
-        for told in rows:
-            key = str(told["worker"]), str(told["model"])
-            self._rows.setdefault(key, WorkerSums()).take_over(told)
+        """Merge the rows that another gateway has of the workers."""
+        for row in rows:
+            key = str(row["worker"]), str(row["model"])
+            self._rows.setdefault(key, WorkerSums()).take_over(row)
 
 
 def _total(runs: Iterable[tuple[float, ...]]) -> dict[str, float]:

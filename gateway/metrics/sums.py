@@ -1,8 +1,8 @@
 """Adds up the counters of all gateways of a host, so that one scrape gives the host's figures.
 
-What workers report is not added: every gateway hears all of it, and whoever has heard more is
-believed. What an ended gateway has counted stays in the sums; otherwise a counter would fall, which
-a scraper takes for a restart from zero.
+The reports of workers are not added: every gateway receives all of them, so the larger one counts.
+The counters of an ended gateway stay in the sums; otherwise a counter would fall, which a scraper
+takes for a restart from zero.
 """
 
 import copy
@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gateway.metrics.counters import BOUNDS, ConnectionCounts, Histogram, ModelLatencies
-from gateway.metrics.keys import KeyCounts, crowded_out
+from gateway.metrics.counters import BOUNDS, HTTP_S, ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.keys import KeyCounts, keep_busiest
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.stats_book import StatsBook
@@ -37,7 +37,7 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     return {
         "counters": _counters(metrics),
         "histograms": histograms,
-        "workers": metrics.stats.told(),
+        "workers": metrics.stats.as_rows(),
         "n_open": metrics.connections.n_open,
         "kept": list(metrics.kept()),
         "lag_max_s": metrics.loop_lag.longest_s,
@@ -66,18 +66,18 @@ def _counters(metrics: Metrics) -> list[list[Any]]:
     ]
 
 
-def settled(snapshots: Iterable[Counted]) -> dict[str, Any]:
-    """Add the counters of gateways that have ended, as one gateway would tell them."""
-    total, book = added(snapshots), StatsBook()
+def sum_ended(snapshots: Iterable[Counted]) -> dict[str, Any]:
+    """Return the counters of several gateways that have ended as one snapshot."""
+    total, book = sum_snapshots(snapshots), StatsBook()
     book.take_over(total["workers"])
     rows = {tuple(labels): n for name, labels, n in total["counters"] if name == _KEYS}
     others = [row for row in total["counters"] if row[0] != _KEYS]
-    keys = [[_KEYS, list(labels), n] for labels, n in crowded_out(rows).items()]
-    return total | {"workers": book.told(), "counters": others + keys}
+    keys = [[_KEYS, list(labels), n] for labels, n in keep_busiest(rows).items()]
+    return total | {"workers": book.as_rows(), "counters": others + keys}
 
 
-def added(snapshots: Iterable[Counted]) -> dict[str, Any]:
-    """Add counters; what is only true while a gateway runs is left out."""
+def sum_snapshots(snapshots: Iterable[Counted]) -> dict[str, Any]:
+    """Add counters; values that hold only while a gateway runs are left out."""
     counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
     histograms: dict[tuple[str, str], list[float]] = {}
     workers: list[Any] = []
@@ -100,7 +100,7 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
     """Return the metrics of this gateway with the counters of the others added to them."""
     others = list(others)
     result = copy.copy(metrics)
-    total = added(others)
+    total = sum_snapshots(others)
     metrics.stats.take_over(total["workers"])
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for name, labels, n in total["counters"]:
@@ -129,7 +129,7 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
 
 
 def _keys(own: KeyCounts, others: Mapping[Any, float]) -> KeyCounts:
-    """Add the rows of keys; each gateway has at most so many, and `other`."""
+    """Add the rows of keys; each gateway has at most `MAX_KEYS` and `other`."""
     result = copy.copy(own)
     result.rows = own.rows.copy()
     for (key, what), n in others.items():
@@ -145,7 +145,7 @@ def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str
         if name == "loop":
             result.loop_lag.histogram.add(parts)
         elif name == "http":
-            result.http.setdefault(label, Metrics.http_histogram()).add(parts)
+            result.http.setdefault(label, Histogram(HTTP_S)).add(parts)
         elif name in BOUNDS:  # else of another release
             found: Histogram = getattr(result.latencies.setdefault(label, ModelLatencies()), name)
             found.add(parts)

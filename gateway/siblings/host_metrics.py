@@ -18,7 +18,7 @@ import orjson
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import pieces
 from gateway.metrics.process_usage import ProcessUsage
-from gateway.metrics.sums import HostView, settled, snapshot, with_others
+from gateway.metrics.sums import HostView, snapshot, sum_ended, with_others
 from gateway.metrics.view import PoolView
 from gateway.siblings.siblings import Answer, Siblings
 
@@ -89,7 +89,7 @@ def _fold(folder: Path, living: Collection[str]) -> Mapping[str, Any]:
         total = _read(folder, _ENDED)
         gone = [path for path in folder.glob("*.json") if path.stem not in {_ENDED, *living}]
         if gone:
-            total = settled([total, *(_read(folder, path.stem) for path in gone)])
+            total = sum_ended([total, *(_read(folder, path.stem) for path in gone)])
             _write(folder, _ENDED, total)
         for path in gone:
             path.unlink()

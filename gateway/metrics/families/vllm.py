@@ -111,7 +111,7 @@ def _gauges(metrics: Metrics, view: PoolView, depths: Mapping[str, int]) -> Iter
     for worker in view.workers():
         latest = metrics.stats.latest(worker.name)
         running[worker.model] += worker.n_busy
-        # The last word of a worker may be older than the end of its last task.
+        # The latest heartbeat of a worker may be older than the end of its last task.
         busy[worker.model] += latest.n_kv_busy if worker.n_busy else 0
         cells[worker.model] += latest.n_kv
     usage = {model: busy[model] / n if n else 0.0 for model, n in cells.items()}

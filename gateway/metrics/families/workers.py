@@ -52,7 +52,7 @@ def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
 def of_places(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write how many workers and slots there are, and how many tasks wait."""
     depths = view.queue_depths()
-    # A model whose workers are all gone has none that are ready: that is not nothing to say.
+    # A model whose workers are all gone still has a row: 0 ready workers.
     workers: Counter[tuple[str, ...]] = Counter({(model, "ready"): 0 for model in depths})
     slots: Counter[tuple[str, ...]] = Counter()
     for worker in view.workers():

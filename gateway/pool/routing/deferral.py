@@ -39,9 +39,7 @@ class DeferralPolicy:
     ) -> bool:
         """Keep a task for a busy worker, once and for no longer than another takes to read it."""
         if task.reserved_for:
-            worker = workers.get(task.reserved_for)
-            is_busy = worker is not None and worker.is_ready and not worker.n_free
-            return now < task.reserved_until and is_busy and choice.worker is not worker
+            return self.keeps(task, workers, now) and choice.worker.key != task.reserved_for
         better = choice.better
         if better is None or not task.can_be_reserved:
             return False
@@ -55,7 +53,7 @@ class DeferralPolicy:
 
     def keeps(self, task: Task, workers: Mapping[str, Worker], now: float) -> bool:
         """Tell whether a task is reserved for a busy worker while another one has a free slot."""
-        worker = workers.get(task.reserved_for) if task.reserved_for else None
+        worker = workers.get(task.reserved_for)
         is_busy = worker is not None and worker.is_ready and not worker.n_free
         return is_busy and now < task.reserved_until
 

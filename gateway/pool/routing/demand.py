@@ -1,8 +1,8 @@
 """Demand for credits: how many tasks wait, as reported to workers that several gateways share.
 
-Pure. A worker is told with each frame that goes to it anyway, all of them when tasks of a model
-begin or cease to wait, and what has changed otherwise at each tick. Where a slot is free somewhere,
-only its worker is asked, so that no task is sent ahead to another one meanwhile.
+Pure. Every frame to a worker carries its demand. All workers of a model are sent one when its tasks
+begin or cease to wait, and those whose demand has changed at each tick. While a worker has a free
+slot, only that worker is asked for credits, so that no task is sent ahead to another one.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,8 +13,8 @@ from gateway.pool.routing.load_order import LoadOrder
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.sharing import Demand
 
-_MOST_ASKED = 16
-"""Workers that are asked at once when the first task waits; the others are at the next tick."""
+_MAX_ASKED = 16
+"""Maximum workers that are asked as soon as a task waits; the others are asked at the next tick."""
 
 
 class DemandNotes:
@@ -40,13 +40,10 @@ class DemandNotes:
         return f"<DemandNotes pressed={sorted(self._pressed)}>"
 
     def of(self, worker: Worker, now: float) -> Demand | None:
-        """Return what a worker does not know yet of what waits for its credits."""
+        """Return the demand for a worker's credits, or None if it was sent the same before."""
         if not (worker.lacks_credit or worker.demanded[0]):
             return None
-        return self._of(worker, now, is_slot_free=self._is_slot_free(worker.model, now))
-
-    def _of(self, worker: Worker, now: float, *, is_slot_free: bool) -> Demand | None:
-        waiting = self._waiting(worker, is_slot_free=is_slot_free)
+        waiting = self._waiting(worker, is_slot_free=self._is_slot_free(worker.model, now))
         if waiting == worker.demanded:
             return None
         worker.demanded = waiting
@@ -59,23 +56,23 @@ class DemandNotes:
         return Demand(waiting=n, oldest_s=max(0.0, now - since) if n else 0.0)
 
     def crossed(self, now: float) -> list[tuple[str, Demand]]:
-        """Find what to say where tasks of a model have begun or ceased to wait."""
+        """Return the demands to send for the models whose tasks have begun or ceased to wait."""
         pressed = self._queue.contested()
         changed, self._pressed = pressed ^ self._pressed, pressed
         found: list[tuple[str, Demand]] = []
         for model in changed:
             if model in pressed:
-                keys: Collection[str] = self._order.of(model, now).without_credit(_MOST_ASKED)
+                keys: Collection[str] = self._order.of(model, now).without_credit(_MAX_ASKED)
             else:
-                keys = list(self._asked.pop(model, ()))[:_MOST_ASKED]
-            found += self._told(keys, now)
+                keys = list(self._asked.pop(model, ()))[:_MAX_ASKED]
+            found += self._demands(keys, now)
         return found
 
     def changed(self, now: float) -> list[tuple[str, Demand]]:
-        """Find all that workers do not know yet."""
-        return self._told(self._workers, now)
+        """Return the demands that workers have not been sent yet."""
+        return self._demands(self._workers, now)
 
-    def _told(self, keys: Collection[str], now: float) -> list[tuple[str, Demand]]:
+    def _demands(self, keys: Collection[str], now: float) -> list[tuple[str, Demand]]:
         found: list[tuple[str, Demand]] = []
         for key in keys:
             worker = self._workers.get(key)

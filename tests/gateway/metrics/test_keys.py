@@ -2,7 +2,7 @@
 
 import random
 
-from gateway.metrics.keys import MOST_KEYS, NO_KEY, OTHER, KeyCounts, crowded_out
+from gateway.metrics.keys import MAX_KEYS, NO_KEY, OTHER, KeyCounts, keep_busiest
 
 
 def use(counts: KeyCounts, key: str, n: int) -> None:
@@ -24,7 +24,7 @@ def test_each_of_few_keys_has_its_own_row() -> None:
 
 def test_a_busy_key_takes_the_row_of_an_idle_one() -> None:
     counts = KeyCounts()
-    for i in range(MOST_KEYS):
+    for i in range(MAX_KEYS):
         use(counts, f"k{i}", 100 + i)
     for _ in range(4):
         use(counts, "late", 60)
@@ -46,11 +46,11 @@ def test_no_row_falls_and_no_token_is_lost_among_many_keys() -> None:
         assert not {key for key in fallen if key[0] == OTHER}
         before = dict(counts.rows)
     assert sum(n for (_, what), n in counts.rows.items() if what == "predicted") == total
-    assert len(shown(counts)) <= MOST_KEYS + 1
+    assert len(shown(counts)) <= MAX_KEYS + 1
 
 
 def test_the_rows_of_ended_gateways_are_bounded_too() -> None:
     rows = {(f"k{i}", what): float(i) for i in range(200) for what in ("prompt", "predicted")}
-    kept = crowded_out(rows | {(NO_KEY, "prompt"): 1.0})
+    kept = keep_busiest(rows | {(NO_KEY, "prompt"): 1.0})
     assert {key for key, _ in kept} == {f"k{i}" for i in range(150, 200)} | {OTHER, NO_KEY}
     assert sum(kept.values()) == sum(rows.values()) + 1

@@ -12,7 +12,7 @@ from protocol.wire.facts import Stats
 def told(book: StatsBook) -> list[dict[str, object]]:
     """What another gateway of the host reads."""
     rows: list[dict[str, object]] = orjson.loads(
-        orjson.dumps(book.told(), option=orjson.OPT_NON_STR_KEYS)
+        orjson.dumps(book.as_rows(), option=orjson.OPT_NON_STR_KEYS)
     )
     return rows
 
