@@ -6,23 +6,19 @@ what that takes: memory, delay of the loop, time to decide, CPU time a token, ti
 """
 
 import asyncio
-import contextlib
 import resource
 import socket
 import statistics
-import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.cores import leave_one
-from benchmarks.gateway import Site, answers, free_port, spawned, stream
-from protocol.config.config import GatewayConfig, PoolConfig, dump
+from benchmarks.gateway import Fake, running_gateway, stream
+from benchmarks.processes import core_use, leave_one_core
 
 FILES = 16_000
 STREAM_S = 20.0
@@ -45,36 +41,10 @@ class Crowd:
     """Where the gateway runs; empty is anywhere."""
 
 
-@contextmanager
-def site(crowd: Crowd) -> Iterator[Site]:
-    """Run a gateway, and its fake workers in one process."""
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
-        endpoint, port = f"ipc://{folder}/workers.sock", free_port()
-        config = GatewayConfig(port=port, bind=(endpoint,), metrics=True)
-        path, log = folder / "pool.json", folder / "gateway.log"
-        path.write_text(dump(PoolConfig(gateway=config, runtime_dir=name)))
-        command = ("gateway", "--config", str(path))
-        process = stack.enter_context(spawned(log, *command, cores=crowd.cores))
-        speed = ("--slots", str(crowd.slots), "--rate", str(crowd.rate))
-        many = ("--connect", endpoint, "--name", "w", "--count", str(crowd.workers))
-        stack.enter_context(spawned(folder / "workers.log", "tests.fakes.worker", *many, *speed))
-        try:
-            asyncio.run(answers(port, crowd.workers * crowd.slots))
-        except TimeoutError:
-            raise click.ClickException(f"no gateway:\n{log.read_text()}") from None
-        yield Site(port, process.pid)
-
-
 def resident_mb(pid: int) -> float:
     """Return the memory of a process that is in RAM, in millions of bytes."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(text.split("VmRSS:")[1].split()[0]) * 1024 / 1e6
-
-
-def waited_s(pid: int) -> float:
-    """Return how long the main thread could have run but had no CPU."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def idlers(port: int, n: int) -> list[socket.socket]:
@@ -148,15 +118,15 @@ async def streams(port: int, crowd: Crowd) -> int:
 
 def measure(crowd: Crowd) -> None:
     """Run the whole and print what was measured."""
-    with site(crowd) as here:
+    fakes = Fake("w", crowd.slots, crowd.rate, count=crowd.workers)
+    with running_gateway(fakes, cores=crowd.cores) as here:
         empty_mb = resident_mb(here.pid)
         quiet = idlers(here.port, crowd.idle)
         idle_mb = resident_mb(here.pid)
         before, _ = scrape(here.port)
-        cpu_s, wait_s, began = here.cpu_s(), waited_s(here.pid), time.perf_counter()
+        used, began = core_use(here.pid), time.perf_counter()
         n_tokens = asyncio.run(streams(here.port, crowd))
-        wall_s, cpu_s = time.perf_counter() - began, here.cpu_s() - cpu_s
-        wait_s = waited_s(here.pid) - wait_s
+        wall_s, used = time.perf_counter() - began, core_use(here.pid).since(used)
         after, _ = scrape(here.port)
         full_mb = resident_mb(here.pid)
         scrapes = [scrape(here.port)[1] * 1000 for _ in range(5)]
@@ -172,8 +142,10 @@ def measure(crowd: Crowd) -> None:
         ),
         "delay of the loop, p50, p99": two(*lags, 1.0, "ms"),
         "time to decide, p50, p99": two(*decisions, 1000.0, "us"),
-        "CPU of the gateway a token": f"{cpu_s / n_tokens * 1e6:.1f} us",
-        "CPU of the gateway; it waited for one": f"{cpu_s / wall_s:.0%}; {wait_s / wall_s:.0%}",
+        "CPU of the gateway a token": f"{used.ran_s / n_tokens * 1e6:.1f} us",
+        "CPU of the gateway; its wait for a core": (
+            f"{used.ran_s / wall_s:.0%}; {used.waited_s / wall_s:.0%}"
+        ),
         "a scrape, median of five": f"{statistics.median(scrapes):.0f} ms",
     }
     print("| what | measured |\n|---|---|")
@@ -201,7 +173,7 @@ def main(idle: int, streams: int, workers: int, rate: float, own_core: bool) -> 
         resource.RLIMIT_NOFILE, (FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     )
     slots = -(-streams // workers)
-    cores = leave_one() if own_core else ()
+    cores = leave_one_core() if own_core else ()
     measure(Crowd(idle, streams, workers, slots, rate, cores))
 
 

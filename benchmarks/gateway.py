@@ -1,10 +1,9 @@
 """What the gateway alone costs: real gateway process, fake workers, raw HTTP clients.
 
 `python -m benchmarks.gateway` prints tokens a second, CPU a token (from the kernel's count of the
-gateway process, so busy neighbours do not spoil it) and the time to the first token. CPU is told
-twice: with the requests, and of the middle of the run alone, where no request begins or ends. The
-fake worker answers at once; what is left of the time to the first token is the gateway and two
-sockets.
+gateway process, so other processes do not count) and the time to the first token. CPU is printed
+twice: of the whole run, and of the middle of the run, where no request begins or ends. The fake
+worker answers at once, so the time to the first token is that of the gateway and two sockets.
 """
 
 import asyncio
@@ -12,8 +11,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +22,8 @@ from pathlib import Path
 
 import click
 
-from benchmarks.cores import leave_one
+from benchmarks.processes import core_use, free_port, leave_one_core
+from gateway.bench.summary import spread
 from protocol.config.config import GatewayConfig, PoolConfig, dump
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,11 +35,13 @@ EDGE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One scenario: so many streams at once, each of so many tokens, at a rate of the worker."""
+    """One scenario."""
 
     name: str
     streams: int
+    """Streams at once."""
     tokens: int
+    """Tokens of each stream."""
     rate: float
     """Tokens a second of each stream; 0 is as fast as the fake worker goes."""
 
@@ -55,26 +55,27 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A running gateway."""
+class RunningGateway:
+    """A gateway that has all its workers."""
 
     port: int
     pid: int
 
     def cpu_s(self) -> float:
-        """CPU seconds that the threads of the gateway have used."""
-        counts = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
-        return sum(int(one.read_text().split()[0]) for one in counts) / 1e9
+        """CPU seconds that its threads have used."""
+        return core_use(self.pid).ran_s
 
 
 @dataclass(frozen=True, slots=True)
 class Fake:
-    """One fake worker."""
+    """Fake workers, which run in one process."""
 
     name: str
     slots: int
+    """Of each worker."""
     rate: float
     model: str = "fake"
+    count: int = 1
 
 
 @contextmanager
@@ -94,7 +95,7 @@ def spawned(
 
 
 @contextmanager
-def site(*fakes: Fake, cores: Collection[int] = ()) -> Iterator[Site]:
+def running_gateway(*fakes: Fake, cores: Collection[int] = ()) -> Iterator[RunningGateway]:
     """Run a gateway, on these cores, with fake workers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         directory = Path(name)
@@ -103,29 +104,23 @@ def site(*fakes: Fake, cores: Collection[int] = ()) -> Iterator[Site]:
         for fake in fakes:
             about = ("--connect", endpoint, "--name", fake.name, "--model", fake.model)
             speed = ("--slots", str(fake.slots), "--rate", str(fake.rate))
+            count = ("--count", str(fake.count)) if fake.count > 1 else ()
             log = directory / f"{fake.name}.log"
-            stack.enter_context(spawned(log, "tests.fakes.worker", *about, *speed))
+            stack.enter_context(spawned(log, "tests.fakes.worker", *about, *speed, *count))
         config = GatewayConfig(port=port, bind=(endpoint,), metrics=True, queue_size=100_000)
         path, log = directory / "pool.json", directory / "gateway.log"
         path.write_text(dump(PoolConfig(gateway=config, runtime_dir=name)))
         command = ("gateway", "--config", str(path))
         process = stack.enter_context(spawned(log, *command, cores=cores))
         try:
-            asyncio.run(answers(port, sum(fake.slots for fake in fakes)))
+            asyncio.run(answers(port, sum(fake.slots * fake.count for fake in fakes)))
         except TimeoutError:
             raise click.ClickException(f"no gateway:\n{log.read_text()}") from None
-        yield Site(port, process.pid)
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        yield RunningGateway(port, process.pid)
 
 
 async def answers(port: int, n_slots: int) -> None:
-    """Wait until all slots are there."""
+    """Wait until the gateway has all slots; raises `TimeoutError`."""
     for _ in range(START_POLLS):
         if f'"slots_idle":{n_slots},'.encode() in await health(port):
             return
@@ -134,7 +129,7 @@ async def answers(port: int, n_slots: int) -> None:
 
 
 async def health(port: int) -> bytes:
-    """Ask for the health; nothing while nobody listens."""
+    """Return the answer to GET /health; empty while no process listens."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -180,7 +175,7 @@ async def crowd(port: int, load: Load) -> list[Answer]:
     return await asyncio.gather(*(stream(port, load.tokens) for _ in range(load.streams)))
 
 
-async def crowd_and_middle(one: Site, load: Load) -> tuple[list[Answer], float]:
+async def crowd_and_middle(one: RunningGateway, load: Load) -> tuple[list[Answer], float]:
     """Run all streams of a scenario; return its answers, and the gateway's CPU in its middle."""
     running = asyncio.create_task(crowd(one.port, load))
     length_s = load.tokens / load.rate if load.rate else 0.0
@@ -213,7 +208,7 @@ def measure(load: Load, n_workers: int, cores: Collection[int]) -> str:
     """Run one scenario and return its row."""
     slots = -(-load.streams // n_workers)
     fakes = [Fake(f"w{i}", slots, load.rate) for i in range(n_workers)]
-    with site(*fakes, cores=cores) as one:
+    with running_gateway(*fakes, cores=cores) as one:
         asyncio.run(crowd(one.port, dataclasses.replace(load, tokens=8)))
         cpu_s, started = one.cpu_s(), time.perf_counter()
         seen, middle = asyncio.run(crowd_and_middle(one, load))
@@ -230,9 +225,9 @@ def measure(load: Load, n_workers: int, cores: Collection[int]) -> str:
 
 def first_token(name: str, seen: list[Answer]) -> str:
     """Return the row of a series of times to the first token."""
-    times = sorted(answer.first_s * 1000 for answer in seen)
-    p99 = times[min(len(times) - 1, int(len(times) * 0.99))]
-    return f"| {name} | {len(times)} | {statistics.median(times):.2f} | {p99:.2f} |"
+    times = spread([answer.first_s * 1000 for answer in seen])
+    assert times is not None
+    return f"| {name} | {times.n} | {times.p50:.2f} | {times.p99:.2f} |"
 
 
 @click.command()
@@ -245,7 +240,7 @@ def first_token(name: str, seen: list[Answer]) -> str:
 )
 def main(streams: int, tokens: int, requests: int, workers: int, own_core: bool) -> None:
     """Measure the gateway alone."""
-    cores = leave_one() if own_core else ()
+    cores = leave_one_core() if own_core else ()
     columns = ("load", "streams", "tokens/s", "tokens/event", "CPU us/token", "in the middle")
     print(f"| {' | '.join(columns)} | tokens/s/core | CPU |\n{'|---' * 8}|")
     for load in (
@@ -257,11 +252,11 @@ def main(streams: int, tokens: int, requests: int, workers: int, own_core: bool)
         print(measure(load, workers, cores), flush=True)
     print("\n| time to first token, ms | n | p50 | p99 |")
     print("|---|---|---|---|")
-    with site(Fake("w0", 4, 0.0), cores=cores) as one:
+    with running_gateway(Fake("w0", 4, 0.0), cores=cores) as one:
         asyncio.run(in_turn(one.port, 20))
         print(first_token("idle", asyncio.run(in_turn(one.port, requests))), flush=True)
     fakes = (Fake("w0", streams, 50.0), Fake("w1", 4, 0.0, "quick"))
-    with site(*fakes, cores=cores) as one:
+    with running_gateway(*fakes, cores=cores) as one:
         busy = Load("", streams, 100_000, 50.0)
         seen = asyncio.run(beside(one.port, requests, busy))
         print(first_token(f"beside {streams} streams of 50 tokens/s", seen))

@@ -1,4 +1,4 @@
-"""How soon a pool is ready, and what it costs while nobody asks.
+"""Time until a pool is ready, and the CPU time of its processes while it is idle.
 
 python -m benchmarks.start [--workers 2] [--idle 10]
 """
@@ -12,15 +12,9 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.compare.servers import family
+from benchmarks.processes import core_use, family
 
 PORT = 18095
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def main() -> None:
@@ -51,11 +45,12 @@ def main() -> None:
             time.sleep(0.02)
         print(f"ready after {time.perf_counter() - start:.2f} s")
         time.sleep(2)
-        before = {pid: cpu_s(pid) for pid in family(process.pid)}
+        before = {pid: core_use(pid) for pid in family(process.pid)}
         time.sleep(args.idle)
         for pid, used in before.items():
             name = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")[:60]
-            print(f"idle {(cpu_s(pid) - used) / args.idle:.2%} of a core: {name}")
+            share = core_use(pid).since(used).ran_s / args.idle
+            print(f"idle {share:.2%} of a core: {name}")
     finally:
         process.terminate()
         process.wait(timeout=60)

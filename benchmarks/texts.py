@@ -15,12 +15,12 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from statistics import median
 from typing import Any
 
 import orjson
 
 from benchmarks.fleet.changes import SHORT_PROBATION, admin
-from benchmarks.fleet.tally import quantile
 from gateway.bench.client.connection import Client
 from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
 
@@ -99,9 +99,9 @@ async def while_replaced(scene: Scene, n: int) -> list[Text]:
     asking = asyncio.create_task(texts(scene, n, _AT_ONCE))
     n_rounds = 0
     while not asking.done():
-        told = await admin(scene, "rollout", "--golden", "Hello", "--surge", "off", "--wait")
-        if told.code:
-            raise SystemExit(f"llamapool rollout failed: {told.text}")
+        result = await admin(scene, "rollout", "--golden", "Hello", "--surge", "off", "--wait")
+        if result.code:
+            raise SystemExit(f"llamapool rollout failed: {result.text}")
         n_rounds += 1
     moved = await _moved(scene)
     print(f"    {n_rounds} rolling changes, {moved:g} tasks went on at another worker so far")
@@ -131,7 +131,7 @@ class Judge:
         return max(logprobs.values()) - logprobs.get(token, float("-inf"))
 
 
-async def told(name: str, found: Sequence[Text], alone: Text, judge: Judge) -> None:
+async def report_texts(name: str, found: Sequence[Text], alone: Text, judge: Judge) -> None:
     """Print how many texts there are, where they part, and how near the ties were."""
     counts = Counter(found)
     parted, worst = [], []
@@ -146,7 +146,7 @@ async def told(name: str, found: Sequence[Text], alone: Text, judge: Judge) -> N
     if parted:
         near = [gap for _, gap in parted]
         places = sorted({place for place, _ in parted})
-        print(f"    they part at token {places}, p50 {quantile(near, 0.5):.3f} from the best")
+        print(f"    they part at token {places}, p50 {median(near):.3f} from the best")
 
 
 async def measure(n: int, only: str) -> None:
@@ -174,7 +174,7 @@ async def measure(n: int, only: str) -> None:
                 found[name] = await way(scene)
         judge = Judge(client, prompt)
         for name, each in found.items():
-            await told(name, each, alone, judge)
+            await report_texts(name, each, alone, judge)
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ _CLIENTS = 16
 
 @dataclass(slots=True)
 class Clients:
-    """What the clients did and heard."""
+    """What the clients did and received."""
 
     scene: Scene
     rng: random.Random
@@ -37,7 +37,7 @@ class Clients:
     n_done: int = 0
     n_hung_up: int = 0
     answered: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Tokens of prompt and answer that whole answers told, by request id."""
+    """Tokens of prompt and answer as whole answers report them, by request id."""
     failed: list[str] = field(default_factory=list)
 
     async def run(self) -> None:
@@ -67,19 +67,19 @@ class Clients:
             if body.get("stream"):
                 self._note(request_id, await _last_event(connection))
             else:
-                told = orjson.loads(await connection.rest())
+                answer = orjson.loads(await connection.rest())
                 if status != 200:
-                    self.failed.append(f"{status}: {told}"[:200])
-                elif "tokens_predicted" in told:
-                    self._note(request_id, told)
+                    self.failed.append(f"{status}: {answer}"[:200])
+                elif "tokens_predicted" in answer:
+                    self._note(request_id, answer)
         finally:
             connection.close()
 
-    def _note(self, request_id: str, told: dict[str, Any]) -> None:
-        if "tokens_predicted" not in told:
-            self.failed.append(f"no end: {told}"[:200])
+    def _note(self, request_id: str, answer: dict[str, Any]) -> None:
+        if "tokens_predicted" not in answer:
+            self.failed.append(f"no end: {answer}"[:200])
             return
-        self.answered[request_id] = told["tokens_evaluated"], told["tokens_predicted"]
+        self.answered[request_id] = answer["tokens_evaluated"], answer["tokens_predicted"]
 
     def _drawn(self, number: int) -> tuple[str, dict[str, Any]]:
         """Draw a request: mostly streams, some whole answers, some embeddings."""
@@ -115,19 +115,9 @@ async def _killing(scene: Scene, clients: Clients, n_kills: int, n: int) -> list
     return killed
 
 
-async def _admin(folder: Path, path: str) -> dict[str, Any]:
-    """Ask over the admin socket."""
-    reader, writer = await asyncio.open_unix_connection(folder / "run" / "admin.sock")
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    data = await reader.read()
-    writer.close()
-    found: dict[str, Any] = orjson.loads(data.partition(b"\r\n\r\n")[2])
-    return found
-
-
-async def _settled(folder: Path) -> None:
+async def _settled(scene: Scene) -> None:
     async def is_settled() -> bool:
-        return not (await _admin(folder, "/admin/requests"))["requests"]
+        return not (await scene.pool.ask_admin("/admin/requests"))["requests"]
 
     if not await eventually(is_settled, 30):
         raise SystemExit("requests did not settle")
@@ -169,16 +159,16 @@ async def measure(n_requests: int, n_kills: int, seed: int) -> int:
         killing = asyncio.create_task(_killing(scene, clients, n_kills, n_requests))
         await asyncio.gather(*(clients.run() for _ in range(_CLIENTS)))
         killed = await killing
-        await _settled(folder)
-        asked = (await _admin(folder, "/admin/usage?by=model"))["total"]
+        await _settled(scene)
+        asked = (await scene.pool.ask_admin("/admin/usage?by=model"))["total"]
         counters = await _counters(scene.pool.url)
         total, by_id = _logged(folder)
         records = read_records(folder / "record")
     print(f"{n_requests} requests, {clients.n_hung_up} hung up, {len(killed)} workers killed")
-    is_well = _told(total, asked, counters, records)
-    wrong = [i for i, told in clients.answered.items() if _paid(by_id.get(i)) != told]
+    is_well = _report(total, asked, counters, records)
+    wrong = [i for i, counts in clients.answered.items() if _paid(by_id.get(i)) != counts]
     n = len(clients.answered)
-    print(f"{n - len(wrong)} of {n} whole answers were written down as they were told")
+    print(f"{n - len(wrong)} of {n} whole answers have the counts in the log that the client got")
     for one in (*wrong[:5], *clients.failed[:5]):
         print("   ", one, clients.answered.get(one), by_id.get(one))
     return 0 if is_well and not wrong and not clients.failed else 1
@@ -188,13 +178,13 @@ def _paid(tokens: Tokens | None) -> tuple[int, int]:
     return (tokens.prompt, tokens.completion) if tokens is not None else (-1, -1)
 
 
-def _told(
+def _report(
     total: Tokens,
     asked: dict[str, Any],
     counters: dict[str, int],
     records: dict[int, Computed],
 ) -> bool:
-    """Print the accounts; tell whether they agree."""
+    """Print the accounts; return whether they agree."""
     n_read = sum(one.n_read for one in records.values())
     n_sampled = sum(one.n_sampled for one in records.values())
     print(f"{'':32}{'prompt':>10}{'cached':>10}{'generated':>10}")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 from asyncio.subprocess import Process
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from benchmarks.processes import family, free_port
 from gateway.bench.client.connection import Client, Unanswered
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +65,7 @@ def command(side: Side, binary: Path, flags: Flags, port: int) -> list[str]:
 @contextlib.asynccontextmanager
 async def running(side: Side, binary: Path, flags: Flags) -> AsyncIterator[Server]:
     """Start a server, wait until it can serve, end it afterwards."""
-    port = _free_port()
+    port = free_port()
     environment = dict(os.environ)
     if side is Side.THEIRS:
         environment["LD_LIBRARY_PATH"] = str(binary.parent)
@@ -81,8 +81,8 @@ async def running(side: Side, binary: Path, flags: Flags) -> AsyncIterator[Serve
             server = Server(f"http://127.0.0.1:{port}", process.pid)
             if not await _is_ready(server, process):
                 log.seek(0)
-                said = log.read()[-2000:].decode(errors="replace")
-                raise SystemExit(f"{side} does not become ready:\n{said}")
+                output = log.read()[-2000:].decode(errors="replace")
+                raise SystemExit(f"{side} does not become ready:\n{output}")
             yield server
         finally:
             await _end(process)
@@ -112,23 +112,17 @@ async def _end(process: Process) -> None:
         await process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of a process and all below it."""
+    """Resident memory of a process and all its descendants."""
 
     pss_mb: float
-    """Pages that several share count once in all: what the machine really gives."""
+    """Proportional set size: a page that several processes share counts once in all."""
     rss_mb: float
 
 
 def memory(pid: int) -> Memory:
-    """Add up the memory of a family."""
+    """Add up the memory of a process and all its descendants."""
     rollups = [Path(f"/proc/{one}/smaps_rollup").read_text() for one in family(pid)]
     return Memory(_field(rollups, "Pss:"), _field(rollups, "Rss:"))
 
@@ -136,13 +130,3 @@ def memory(pid: int) -> Memory:
 def _field(rollups: list[str], name: str) -> float:
     lines = (line.split() for text in rollups for line in text.splitlines())
     return sum(int(words[1]) for words in lines if words[0] == name) * 1024 / 1e6
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all below it."""
-    children = [
-        int(child)
-        for path in Path(f"/proc/{pid}/task").glob("*/children")
-        for child in path.read_text().split()
-    ]
-    return [pid, *(one for child in children for one in family(child))]

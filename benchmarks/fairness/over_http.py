@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fairness.core_use import CoreUse, core_use
 from benchmarks.fairness.nine import Nine
 from benchmarks.fairness.seen import Seen
+from benchmarks.processes import CoreUse, core_use
 from gateway.bench.client.connection import Client
 from gateway.soak.pool import SoakPool
 from gateway.soak.scene import PoolShape

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from benchmarks.fairness.core_use import CoreUse, told
 from benchmarks.fairness.flood import Asked
+from benchmarks.processes import CoreUse
+from gateway.bench.summary import percentile
 
 
 @dataclass(slots=True)
@@ -42,7 +43,11 @@ class Seen:
         )
         if self.parts:
             self._explain()
-        print(f"    computed + waited for a core: {told(self.uses, self.seconds)}")
+        shares = ", ".join(
+            f"{name} {use.ran_s / self.seconds:.0%} + {use.waited_s / self.seconds:.0%}"
+            for name, use in self.uses.items()
+        )
+        print(f"    computed + waited for a core: {shares}")
 
     def _explain(self) -> None:
         """Print where the time of all answers went, and of the slowest."""
@@ -54,5 +59,5 @@ class Seen:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that so great a share lies at or below; not a number without any."""
-    return sorted(values)[int(share * (len(values) - 1))] if values else math.nan
+    """Return a quantile; not a number without values."""
+    return percentile(sorted(values), share) if values else math.nan

@@ -14,7 +14,7 @@ import orjson
 
 from benchmarks.fleet.changes import gateway, reload, rollout
 from benchmarks.fleet.kills import kills
-from benchmarks.fleet.tally import Tally, spread
+from benchmarks.fleet.tally import Tally, latencies
 from gateway.bench.client.connection import Client
 from gateway.soak.asking import ask
 from gateway.soak.pool import eventually
@@ -43,7 +43,7 @@ async def cancel(args: argparse.Namespace) -> Tally:
             heard = await waiting
             tally.heard.append(heard)
             waits += [heard.arrivals_s[0] - left_s] if heard.arrivals_s else []
-    tally.notes.append(spread("from hanging up to the next one's first token", waits))
+    tally.notes.append(latencies("from hanging up to the next one's first token", waits))
     return tally
 
 

@@ -1,19 +1,14 @@
 """Workers that are killed while they answer: what is lost, how texts differ, how long it takes."""
 
 import argparse
-import asyncio
 import itertools
-import re
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import orjson
 
 from benchmarks.fleet.partings import Parting, PartingJudge
-from benchmarks.fleet.tally import Tally, spread
+from benchmarks.fleet.tally import Tally, latencies
 from gateway.soak.asking import Ending, Heard
 from gateway.soak.load import unbroken
 from gateway.soak.requests import KINDS
@@ -45,12 +40,12 @@ class Gaps:
     def lines(self) -> list[str]:
         """Print them."""
         return [
-            spread("longest gap of streams whose worker was killed", self.whole),
-            spread("    until the gateway knows", self.seen),
-            spread("    until another worker has the task", self.waited),
-            spread("    until its first token", self.read),
-            spread("longest gap of all other streams", self.others),
-            spread("from the kill until the worker is back", self.back),
+            latencies("longest gap of streams whose worker was killed", self.whole),
+            latencies("    until the gateway knows", self.seen),
+            latencies("    until another worker has the task", self.waited),
+            latencies("    until its first token", self.read),
+            latencies("longest gap of all other streams", self.others),
+            latencies("from the kill until the worker is back", self.back),
         ]
 
 
@@ -110,29 +105,14 @@ async def _attempts(scene: Scene, gaps: Gaps) -> None:
     """Look at what the gateway remembers of the requests that had more than one attempt."""
     for heard in scene.load.heard:
         identity = heard.headers.get("x-request-id", "")
-        told = await _ask_admin(scene, f"/admin/requests/{identity}")
-        rows = told.get("requests", ())
+        answer = await scene.pool.ask_admin(f"/admin/requests/{identity}")
+        rows = answer.get("requests", ())
         tasks = [task for row in rows for task in row.get("tasks", ())]
         for attempts in (task["attempts"] for task in tasks):
             for before, after in itertools.pairwise(attempts):
                 if None not in (before["ended_s"], after["first_token_s"]):
                     gaps.waited.append(after["assigned_s"] - before["ended_s"])
                     gaps.read.append(after["first_token_s"] - after["assigned_s"])
-
-
-async def _ask_admin(scene: Scene, path: str) -> dict[str, Any]:
-    """Ask over the socket that only the user of the pool may open."""
-    socket = scene.pool.folder / "run" / "admin.sock"
-    reader, writer = await asyncio.open_unix_connection(str(socket))
-    try:
-        writer.write(
-            f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
-        )
-        head = await reader.readuntil(b"\r\n\r\n")
-        size = re.search(rb"content-length: (\d+)", head.lower())
-        return dict(orjson.loads(await reader.readexactly(int(size[1])))) if size else {}
-    finally:
-        writer.close()
 
 
 async def _judge(scene: Scene) -> list[Parting | None]:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.bench.summary import spread
 from gateway.soak.asking import Ending, Heard
 
 
@@ -31,14 +32,9 @@ class Tally:
         return 1 if bad else 0
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value that so great a share lies at or below; 0 without any."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
-
-
-def spread(name: str, values: Sequence[float]) -> str:
-    """Write median, p99 and greatest in milliseconds."""
-    told = " ".join(
-        f"{n} {quantile(values, q) * 1e3:.0f}" for n, q in (("p50", 0.5), ("p99", 0.99))
-    )
-    return f"{name} in ms: {told} max {max(values, default=0.0) * 1e3:.0f} (of {len(values)})"
+def latencies(name: str, seconds: Sequence[float]) -> str:
+    """Write median, p99 and maximum in milliseconds."""
+    ms = spread([one * 1e3 for one in seconds])
+    if ms is None:
+        return f"{name}: none"
+    return f"{name} in ms: p50 {ms.p50:.0f} p99 {ms.p99:.0f} max {ms.max:.0f} (of {ms.n})"
