@@ -3,9 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
-from gateway.pool.routing.origin import plain_origin
 from gateway.routes.generate import Planner, with_media
 from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
@@ -48,6 +46,4 @@ class PromptEndpoints:
             raise InvalidRequest("'messages' is required", param="messages")
         media = task.media if counts else ()
         render = Render(chat=task.chat, media=media, media_fields=task.media_fields)
-        pool, origin = self._service.pool, plain_origin(scope)
-        stream = pool.submit(render, model=asked.card.name, origin=origin)
-        return await answered(stream, receive, Rendered)
+        return await self._service.run(render, asked.card, scope, receive, Rendered)

@@ -1,4 +1,4 @@
-"""What every endpoint needs: configuration, pool, metrics, limits, and the readers of bodies."""
+"""What every endpoint needs: configuration, pool, metrics, limits, readers of bodies."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope
 from gateway.api.fields.bounds import bounds_of, check_body, check_known
 from gateway.http.answer_budget import AnswerBudget
 from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
-from gateway.http.disconnect import disconnected, guarded
+from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.refusal_pause import RefusalPause
 from gateway.keys.api_key import key_of, limits_of
@@ -22,11 +22,13 @@ from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
+from gateway.pool.routing.origin import plain_origin
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard
+from protocol.wire.messages import TaskMessage
 from protocol.wire.schema import json_type
 
 T = TypeVar("T")
@@ -142,6 +144,16 @@ class Service:
         else:
             await guarded(_wait(self.models, used, scope), disconnected(receive))
         return await self.models.card(used)
+
+    async def run(
+        self, task: TaskMessage, card: ModelCard, scope: Scope, receive: Receive, kind: type[T]
+    ) -> T:
+        """Run a task that generates nothing; returns its answer, which is of this kind.
+
+        Cancels the task if its client leaves. Raises `TaskError` or `ClientGone`.
+        """
+        stream = self.pool.submit(task, model=card.name, origin=plain_origin(scope))
+        return await answered(stream, receive, kind)
 
     def health(self) -> Health:
         """Return the pool's health; a pool that loads models on demand is `ok` without workers."""

@@ -5,9 +5,7 @@ from starlette.responses import Response
 
 from gateway.api.llamacpp.tokens import detokenize_task, tokenize_task, tokenized
 from gateway.http.bodies.body import in_thread
-from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
-from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.wire.messages import Detokenized, Tokenized
 
@@ -23,21 +21,19 @@ class TokenEndpoints:
 
     async def tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a text."""
-        asked = await self._service.read(request.scope, request.receive, "Tokenize")
+        scope, receive = request.scope, request.receive
+        asked = await self._service.read(scope, receive, "Tokenize")
         task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
-        pool, origin = self._service.pool, plain_origin(request.scope)
-        stream = pool.submit(task, model=asked.card.name, origin=origin)
-        result = await answered(stream, request.receive, Tokenized)
+        result = await self._service.run(task, asked.card, scope, receive, Tokenized)
         is_long = len(result.tokens) > _LONG
         return await in_thread(is_long, _tokenized, result, task.with_pieces)
 
     async def detokenize(self, request: Request) -> Response:
         """Answer with the text of tokens."""
-        asked = await self._service.read(request.scope, request.receive, "Detokenize")
+        scope, receive = request.scope, request.receive
+        asked = await self._service.read(scope, receive, "Detokenize")
         task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
-        pool, origin = self._service.pool, plain_origin(request.scope)
-        stream = pool.submit(task, model=asked.card.name, origin=origin)
-        result = await answered(stream, request.receive, Detokenized)
+        result = await self._service.run(task, asked.card, scope, receive, Detokenized)
         return json_response({"content": result.content})
 
 

@@ -4,9 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.llamacpp.lora import listed, read_scales
-from gateway.http.disconnect import answered
 from gateway.http.errors import json_response, success_response
-from gateway.pool.routing.origin import plain_origin
 from gateway.routes.service import Service
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.side_tasks import LoraListed, SetLora
@@ -22,9 +20,7 @@ class TuningEndpoints:
         """Answer with the adapters of a model."""
         scope, receive = request.scope, request.receive
         card = await self._service.card(request.query_params.get("model"), scope, receive)
-        task = SetLora()
-        stream = self._service.pool.submit(task, model=card.name, origin=plain_origin(scope))
-        answer = await answered(stream, receive, LoraListed)
+        answer = await self._service.run(SetLora(), card, scope, receive, LoraListed)
         return json_response(listed(answer.adapters))
 
     async def set_adapters(self, request: Request) -> Response:

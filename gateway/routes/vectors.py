@@ -14,7 +14,7 @@ from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.bodies.body import in_thread
-from gateway.http.disconnect import all_answered, answered, disconnected, guarded
+from gateway.http.disconnect import all_answered, disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.pool.routing.origin import plain_origin
 from gateway.pool.stream import TaskStream
@@ -85,11 +85,10 @@ class VectorEndpoints:
 
     async def rerank(self, request: Request) -> Response:
         """Answer with documents, the best for a query first."""
-        asked = await self._service.read(request.scope, request.receive, "Rerank")
+        scope, receive = request.scope, request.receive
+        asked = await self._service.read(scope, receive, "Rerank")
         plan = await asked.in_thread(plan_rerank, asked.body, asked.card)
-        pool, origin = self._service.pool, plain_origin(request.scope)
-        stream = pool.submit(plan.task, model=asked.card.name, origin=origin)
-        result = await answered(stream, request.receive, Reranked)
+        result = await self._service.run(plan.task, asked.card, scope, receive, Reranked)
         return await asked.in_thread(_ranked, plan, result)
 
 

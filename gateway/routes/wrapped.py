@@ -5,8 +5,6 @@ from dataclasses import replace
 from gateway.api.fields.options import read_flag
 from gateway.api.llamacpp import wrapper
 from gateway.api.reply import RequestPlan
-from gateway.http.disconnect import answered
-from gateway.pool.routing.origin import plain_origin
 from gateway.routes.generate import Exchange, GenerationEndpoint
 from gateway.routes.service import ReadRequest
 from protocol.wire.facts import ModelCard
@@ -33,12 +31,8 @@ class WrappedGeneration(GenerationEndpoint):
     ) -> tuple[int, ...]:
         """Tokenize the prompt as /tokenize does: without BOS."""
         (task,) = plan.tasks
-        pool, origin = self._service.pool, plain_origin(exchange.scope)
+        run, scope, receive = self._service.run, exchange.scope, exchange.receive
         content = task.prompt or ""
         if task.chat is not None:
-            render = Render(chat=task.chat)
-            stream = pool.submit(render, model=card.name, origin=origin)
-            content = (await answered(stream, exchange.receive, Rendered)).prompt
-        tokenize = Tokenize(content=content)
-        stream = pool.submit(tokenize, model=card.name, origin=origin)
-        return (await answered(stream, exchange.receive, Tokenized)).tokens
+            content = (await run(Render(chat=task.chat), card, scope, receive, Rendered)).prompt
+        return (await run(Tokenize(content=content), card, scope, receive, Tokenized)).tokens
