@@ -19,7 +19,6 @@ from starlette.middleware import Middleware
 from starlette.types import ASGIApp
 
 from gateway.app import build_app
-from gateway.day_limits import used_today
 from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import Sources
 from gateway.fleet.admin_listener import AdminListener
@@ -49,6 +48,7 @@ from gateway.succession import (
     take_over,
 )
 from gateway.usage.recorder import UsageRecorder
+from gateway.usage_today import used_today
 from protocol.config.config import GatewayConfig
 from protocol.config.usage_config import usage_folder
 from protocol.errors import EXIT_ERROR, EXIT_OK, ConfigError

@@ -1,4 +1,4 @@
-"""What keys have used today, as far as the usage was kept: where their limits of the day go on."""
+"""Tokens that each key has used today, by the usage database: daily limits survive a restart."""
 
 import time
 from pathlib import Path

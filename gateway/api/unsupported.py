@@ -2,10 +2,10 @@
 
 A field that no reader reads is one of three kinds:
 
-- `REFUSED`: llama-server or OpenAI act on it, this server does not yet. A value that asks for
-  something gets a 400 that names the field; null, or the value that asks for nothing, passes.
-- `HARMLESS`: it changes no answer (an account label, a storage flag, a hint for speed), so it
-  passes.
+- `REFUSED_FIELDS`: llama-server or OpenAI act on it, this server does not yet. A value that asks
+  for something gets a 400 that names the field; null, or the value that asks for nothing, passes.
+- `HARMLESS_FIELDS`: it changes no answer (an account label, a storage flag, a hint for speed), so
+  it passes.
 - Any other field is ignored, as llama-server ignores it: clients such as Open WebUI send fields of
   their own to every server.
 """
@@ -31,7 +31,7 @@ def _not_empty(value: Any) -> bool:
 Refusal = tuple[str, _Test]
 """The complaint, and the test for a value (not null) that asks for something."""
 
-REFUSED: Mapping[str, Refusal] = {
+REFUSED_FIELDS: Mapping[str, Refusal] = {
     "functions": ("function calls are not supported yet", _not_empty),
     "function_call": ("function calls are not supported yet", other_than("none", "auto")),
     "grammar_lazy": ("lazy grammars are not supported yet", _not_empty),
@@ -49,7 +49,7 @@ REFUSED: Mapping[str, Refusal] = {
 }
 """The fields that endpoints refuse, unless they read them or have a row of their own."""
 
-HARMLESS: Mapping[str, str] = {
+HARMLESS_FIELDS: Mapping[str, str] = {
     "metadata": "labels for a dashboard",
     "store": "asks OpenAI to keep the answer for its dashboard",
     "service_tier": "a price class",
@@ -76,12 +76,12 @@ def refuse_unsupported(
     `besides` are fields of the table that this endpoint reads, `own` those that it refuses itself.
     """
     for key, value in body.items():
-        row = own.get(key) or REFUSED.get(key)
+        row = own.get(key) or REFUSED_FIELDS.get(key)
         if row is not None and key not in besides and value is not None and row[1](value):
             raise InvalidRequest(f"Field '{key}': {row[0]}", param=key)
 
 
-ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
+REFUSED_ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "/audio/transcriptions": (("POST",), "transcription"),
     "/v1/audio/transcriptions": (("POST",), "transcription"),
     "/v1/systemone": (("POST",), "decision models"),

@@ -11,7 +11,7 @@ from starlette.types import Scope
 from gateway.api.anthropic.models import VERSION_HEADER, page
 from gateway.api.anthropic.models import model as claude_model
 from gateway.api.llamacpp.views import (
-    Offers,
+    ServerFeatures,
     bare,
     models,
     props,
@@ -86,7 +86,7 @@ class Admin:
         if model is None and len(cards) > 1:
             return json_response(router_props(cards))
         card = await service.card(model, request.scope, request.receive)
-        offers = Offers(
+        features = ServerFeatures(
             slots=config.slots,
             metrics=config.metrics,
             props=config.props,
@@ -94,7 +94,7 @@ class Admin:
             ui=config.ui,
         )
         pool = service.pool
-        shown = props(card, pool.n_slots(card), offers, pool.system_prompt(card))
+        shown = props(card, pool.n_slots(card), features, pool.system_prompt(card))
         return json_response(shown | {"is_sleeping": pool.state(card) is ModelState.SLEEPING})
 
     async def slots(self, request: Request) -> Response:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.api.unsupported import ENDPOINTS, refuse_endpoint
+from gateway.api.unsupported import REFUSED_ENDPOINTS, refuse_endpoint
 from gateway.http.errors import json_response
 
 _DISABLED = ("/tools", "/cors-proxy")
@@ -16,7 +16,7 @@ def unsupported_routes() -> list[Route]:
     """Return a route for each row of the table, and llama-server's 403 for what is off there."""
     refused = [
         Route(path, _refusal(path, what), methods=list(methods))
-        for path, (methods, what) in ENDPOINTS.items()
+        for path, (methods, what) in REFUSED_ENDPOINTS.items()
     ]
     return refused + [Route(path, _disabled, methods=["GET", "POST"]) for path in _DISABLED]
 

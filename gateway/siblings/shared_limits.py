@@ -1,8 +1,8 @@
-"""The limits of keys hold for all gateways of a host together: each tells the others once a second.
+"""Key limits that hold for all gateways of a host together: they exchange usage once a second.
 
-What a key has used elsewhere counts here as if it were used now, so for a second a key may exceed a
-limit by what it sent to other gateways. A gateway that starts takes over what one that runs has
-counted; the first one takes the tokens of the day from the usage that was kept.
+Usage at another gateway counts here when it is reported, so for a second a key may exceed a limit
+by what it sent to other gateways. A gateway that starts takes over the counts of a running one; the
+first gateway reads the tokens of the day from the usage database.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ logger = logging.getLogger(__name__)
 _QUESTION = "limits"
 _EVERY_S = 1.0
 _FORGOTTEN_S = 60.0
-"""A gateway that has not asked for so long has ended."""
+"""A gateway that has not asked for this long is taken to have ended."""
 
 
-class _Listener:
-    """What one of the other gateways has not heard yet."""
+class _PendingUsage:
+    """Usage that another gateway has not been sent yet."""
 
     def __init__(self, now: float) -> None:
         self.asked_at = now
@@ -37,7 +37,7 @@ class _Listener:
 
 
 class SharedLimits:
-    """Exchanges with the other gateways of this host what keys use."""
+    """Exchanges the usage of keys with the other gateways of this host."""
 
     def __init__(
         self, pool: Pool, siblings: Siblings, used_today: Callable[[], Mapping[str, int]]
@@ -46,7 +46,7 @@ class SharedLimits:
         self._pool = pool
         self._siblings = siblings
         self._used_today = used_today
-        self._askers: dict[str, _Listener] = {}
+        self._askers: dict[str, _PendingUsage] = {}
         self._clock: asyncio.Task[None] | None = None
         siblings.respond(_QUESTION, self._answer)
         pool.allowances.on_spent = self._spent
@@ -55,7 +55,7 @@ class SharedLimits:
         return f"<SharedLimits askers={len(self._askers)}>"
 
     async def start(self) -> None:
-        """Take over what is known, and ask each second from now on."""
+        """Take over the usage so far, and ask the others each second from now on."""
         if not await self._exchange(is_first=True):
             used = await asyncio.to_thread(self._used_today)
             for tenant, n in used.items():
@@ -80,7 +80,7 @@ class SharedLimits:
                 )
 
     async def _exchange(self, *, is_first: bool) -> bool:
-        """Ask all others once; tell whether any of them answered."""
+        """Ask all others once; return whether any of them answered."""
         name = self._siblings.name
         answers = await self._siblings.ask(_QUESTION, asker=name, is_first=is_first)
         found = [answer for answer in answers.values() if answer]
@@ -94,13 +94,13 @@ class SharedLimits:
         return bool(found)
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
-        """Tell another gateway what was used here since it asked last; at first, all of it."""
+        """Return the usage since this gateway asked last; the whole history if it asks first."""
         now, name = asyncio.get_running_loop().time(), str(asked["asker"])
         last = self._askers.pop(name, None)
         self._askers = {
             one: asker for one, asker in self._askers.items() if now - asker.asked_at < _FORGOTTEN_S
         }
-        self._askers[name] = _Listener(now)
+        self._askers[name] = _PendingUsage(now)
         is_first = bool(asked["is_first"])
         return {
             "spent": last.spent if last is not None and not is_first else {},

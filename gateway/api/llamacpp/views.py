@@ -101,8 +101,8 @@ def _next_token(report: SlotReport) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
-    """The optional endpoints that this server was started with."""
+class ServerFeatures:
+    """Optional endpoints and pages of this server, as /props shows them."""
 
     slots: bool
     metrics: bool
@@ -113,7 +113,7 @@ class Offers:
 
 
 def props(
-    card: ModelCard, total_slots: int, offers: Offers, system: SystemPrompt | None = None
+    card: ModelCard, total_slots: int, features: ServerFeatures, system: SystemPrompt | None = None
 ) -> dict[str, Any]:
     """Return /props of one model; `system` is its current system prompt."""
     system = system or card.system_prompt
@@ -127,11 +127,11 @@ def props(
         "model_path": card.path,
         "modalities": {"vision": card.has_vision, "video": False, "audio": card.has_audio},
         "media_marker": card.media_marker or "<__media__>",
-        "endpoint_slots": offers.slots,
-        "endpoint_props": offers.props,
-        "endpoint_metrics": offers.metrics,
-        "ui": offers.ui,
-        "ui_settings": dict(offers.ui_settings),
+        "endpoint_slots": features.slots,
+        "endpoint_props": features.props,
+        "endpoint_metrics": features.metrics,
+        "ui": features.ui,
+        "ui_settings": dict(features.ui_settings),
         "chat_template": card.chat_template or CHATML,
         "chat_template_caps": _caps(card.chat_template or CHATML),
         "bos_token": card.bos_token,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
 from gateway.api.fields.tables import PATHS, QUERIES, Body
 from gateway.api.openapi.schemas import Schema, schema_of
-from gateway.api.unsupported import ENDPOINTS as REFUSED
+from gateway.api.unsupported import REFUSED_ENDPOINTS
 from gateway.http.errors import ANSWERS
 from gateway.http.origin.auth import PUBLIC_PATHS
 from protocol.wire.sampling import SamplingParams
@@ -169,7 +169,7 @@ def _responses(path: str, method: str) -> Schema:
         for status, text in _ERRORS.items()
     }
     endpoint = ENDPOINTS.get((method, path))
-    if endpoint is None or (path in REFUSED and method in REFUSED[path][0]):
+    if endpoint is None or (path in REFUSED_ENDPOINTS and method in REFUSED_ENDPOINTS[path][0]):
         return errors
     kinds: Schema = {kind: {"schema": {}} for kind in endpoint.kinds}
     return {"200": {"description": "The answer", "content": kinds}} | errors

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
 from gateway.api.openapi.document import field_schema
-from gateway.api.unsupported import ENDPOINTS as REFUSED
+from gateway.api.unsupported import REFUSED_ENDPOINTS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
 from tests.gateway.inprocess import running
@@ -75,7 +75,7 @@ async def test_what_is_served_is_described_and_what_is_refused_says_so(tmp_path:
         for method, operation in operations.items()
         if "200" in operation["responses"]
     }
-    refused = {(method, path) for path, row in REFUSED.items() for method in row[0]}
+    refused = {(method, path) for path, row in REFUSED_ENDPOINTS.items() for method in row[0]}
     every = {(method.upper(), path) for path, found in paths.items() for method in found}
     assert every - served <= refused | {
         (method, path) for path in ("/tools", "/cors-proxy") for method in ("GET", "POST")

@@ -2,7 +2,12 @@
 
 import pytest
 
-from gateway.api.unsupported import ENDPOINTS, HARMLESS, REFUSED, refuse_unsupported
+from gateway.api.unsupported import (
+    HARMLESS_FIELDS,
+    REFUSED_ENDPOINTS,
+    REFUSED_FIELDS,
+    refuse_unsupported,
+)
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
@@ -10,17 +15,17 @@ from protocol.wire.schema import describe
 
 def test_no_field_is_both_known_and_refused() -> None:
     known = {name for row in describe(SamplingParams) for name in (row.name, *row.spec.aliases)}
-    assert not known & set(REFUSED)
-    assert not known & set(HARMLESS)
-    assert not set(REFUSED) & set(HARMLESS)
+    assert not known & set(REFUSED_FIELDS)
+    assert not known & set(HARMLESS_FIELDS)
+    assert not set(REFUSED_FIELDS) & set(HARMLESS_FIELDS)
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED))
+@pytest.mark.parametrize("field", sorted(REFUSED_FIELDS))
 def test_null_asks_for_nothing(field: str) -> None:
     refuse_unsupported({field: None})
 
 
-@pytest.mark.parametrize("field", sorted(REFUSED))
+@pytest.mark.parametrize("field", sorted(REFUSED_FIELDS))
 def test_a_refused_field_is_named(field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         refuse_unsupported({"prompt": "a", field: {"type": "json_object", "x": 1}})
@@ -30,11 +35,11 @@ def test_a_refused_field_is_named(field: str) -> None:
 
 
 def test_harmless_and_unknown_fields_pass() -> None:
-    refuse_unsupported({**dict.fromkeys(HARMLESS, "x"), "unheard_of": 1})
+    refuse_unsupported({**dict.fromkeys(HARMLESS_FIELDS, "x"), "unheard_of": 1})
 
 
 def test_every_endpoint_has_methods() -> None:
-    assert all(methods and what for methods, what in ENDPOINTS.values())
+    assert all(methods and what for methods, what in REFUSED_ENDPOINTS.values())
 
 
 def test_the_default_may_be_said() -> None:

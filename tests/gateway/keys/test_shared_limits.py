@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway import day_limits
-from gateway.day_limits import used_today
+from gateway import usage_today
+from gateway.usage_today import used_today
 from gateway.keys.api_key import KeyLimits
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
@@ -84,5 +84,5 @@ def test_the_day_goes_on_with_the_usage_that_was_kept(
     assert used_today("") == {}
     assert used_today(str(tmp_path)) == {}
     kept = {"x": Tokens(prompt=100, cached=50, completion=20), "": Tokens(prompt=9)}
-    monkeypatch.setattr(day_limits, "spent_on", lambda folder, day: kept)
+    monkeypatch.setattr(usage_today, "spent_on", lambda folder, day: kept)
     assert used_today(str(tmp_path)) == {"x": 75}

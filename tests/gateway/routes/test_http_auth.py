@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.unsupported import ENDPOINTS
+from gateway.api.unsupported import REFUSED_ENDPOINTS
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.keys.api_key import ApiKey
 from gateway.keys.parse import parse_keys
@@ -29,7 +29,7 @@ PATHS = sorted(
         "/props",
         "/slots",
         "/metrics",
-        *(path.replace("{id_slot}", "0") for path in ENDPOINTS),
+        *(path.replace("{id_slot}", "0") for path in REFUSED_ENDPOINTS),
     }
 )
 

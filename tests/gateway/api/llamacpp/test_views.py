@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.api.llamacpp.views import Offers, models, props, router_props, slot
+from gateway.api.llamacpp.views import ServerFeatures, models, props, router_props, slot
 from protocol.wire.facts import SlotReport
 from protocol.wire.messages import Finish
 from tests.gateway.cards import CARD, params
@@ -56,7 +56,7 @@ SEEDS_NEXT = {
     "stopped_word",
     "stopping_word",
 }
-OFFERS = Offers(slots=True, metrics=False)
+FEATURES = ServerFeatures(slots=True, metrics=False)
 
 
 def test_a_slot_tells_nothing_of_tasks_until_it_ran_one() -> None:
@@ -123,7 +123,7 @@ def test_a_worker_that_is_debugged_shows_what_clients_wrote() -> None:
 
 
 def test_props_have_every_key_of_llama_server() -> None:
-    shown = props(CARD, 4, OFFERS)
+    shown = props(CARD, 4, FEATURES)
     live = [
         "default_generation_settings",
         "total_slots",
