@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from gateway import usage_today
-from gateway.usage_today import used_today
 from gateway.keys.api_key import KeyLimits
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
@@ -13,6 +12,7 @@ from gateway.pool.tenants.tenant_turns import TurnsElsewhere
 from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
 from gateway.usage.entry import Tokens
+from gateway.usage_today import used_today
 from protocol.config.config import GatewayConfig
 from protocol.errors import TaskError
 
