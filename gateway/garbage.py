@@ -1,10 +1,10 @@
 """Keeps Python's garbage collector from stopping the streams.
 
-A full collection walks over every live object: with 10,000 connections that took 200 ms and more,
-in which no stream went on (`python -m benchmarks.crowd`). So what survives one is frozen: the next
-one walks only over what came since, some 20,000 objects. Frozen objects that die in a cycle, such
-as those of a closed connection, wait for a collection of everything. That is done when no task
-runs, or when as much was frozen as was alive after the last one.
+A full collection walks over every live object: with 10,000 connections it took 200 ms and more, in
+which no stream got a token (`python -m benchmarks.crowd`). So the survivors of each collection are
+frozen, and the next one walks only over the objects made since, some 20,000. Frozen objects that
+die in a cycle, such as those of a closed connection, are freed by a collection of everything. That
+is done when no task runs, or when as many objects were frozen as the last one has left alive.
 """
 
 import asyncio
@@ -16,25 +16,26 @@ from collections.abc import Callable
 logger = logging.getLogger(__name__)
 
 _THRESHOLDS = (700, 10, 2)
-"""Python's own for the young; every second collection of the middle generation is a full one."""
-_AT_ONCE = 700 * 10 * 3
-"""Objects that a full collection freezes at most: Python counts them in a walk over all of them,
-which takes as long as a collection."""
-_LOOK_S = 60.0
-_WORTH = 100_000
-"""Objects that must have been frozen since, for a collection of everything while nothing runs."""
-_MOST = 1_000_000
-"""The same while tasks run, beside as many as were alive: about 100 MB."""
+"""Python's own for the two young generations; every second middle collection is a full one."""
+_MAX_FROZEN = 700 * 10 * 3
+"""Maximum objects that a full collection freezes. It stands for the true number, because
+`gc.get_freeze_count` walks over all frozen objects and takes as long as a collection."""
+_INTERVAL_S = 60.0
+"""Seconds between two checks whether to collect everything."""
+_MIN_IDLE = 100_000
+"""Minimum frozen objects for a collection of everything while no task runs."""
+_MIN_BUSY = 1_000_000
+"""The same while tasks run, added to the objects that the last one left: about 100 MB."""
 
 
 async def collect_garbage(is_idle: Callable[[], bool]) -> None:
-    """Keep the collector of this process until this is cancelled; `is_idle`: a pause harms none."""
+    """Manage the collector until this is cancelled; `is_idle` tells whether no task runs."""
     garbage = GarbageCollection()
     garbage.open()
     try:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            garbage.look(is_idle=is_idle())
+            await asyncio.sleep(_INTERVAL_S)
+            garbage.check(is_idle=is_idle())
     finally:
         garbage.close()
 
@@ -53,14 +54,14 @@ class GarbageCollection:
         return f"<GarbageCollection alive={self._n_alive} new={self._n_new}>"
 
     def open(self) -> None:
-        """Freeze what the imports have made."""
+        """Freeze the objects that the imports have made, and watch full collections."""
         gc.freeze()
         self._n_alive = gc.get_freeze_count()
         gc.set_threshold(*_THRESHOLDS)
         gc.callbacks.append(self._collected)
 
     def close(self) -> None:
-        """Leave the collector as it was."""
+        """Restore the collector's settings."""
         gc.callbacks.remove(self._collected)
         gc.set_threshold(*self._before)
         gc.unfreeze()
@@ -68,11 +69,11 @@ class GarbageCollection:
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
             gc.freeze()
-            self._n_new += _AT_ONCE
+            self._n_new += _MAX_FROZEN
 
-    def look(self, *, is_idle: bool) -> None:
-        """Collect everything if much was frozen; much more, if somebody would notice the pause."""
-        if self._n_new > (_WORTH if is_idle else _MOST + self._n_alive):
+    def check(self, *, is_idle: bool) -> None:
+        """Collect everything if enough objects were frozen: more of them while tasks run."""
+        if self._n_new > (_MIN_IDLE if is_idle else _MIN_BUSY + self._n_alive):
             self.collect()
 
     def collect(self) -> None:
@@ -80,7 +81,7 @@ class GarbageCollection:
         began = time.perf_counter()
         gc.unfreeze()
         n_freed = gc.collect()  # what is left is frozen by the callback
-        gc.collect()  # of next to nothing: the next full one waits for a quarter of this one's
+        gc.collect()  # of nearly nothing: otherwise Python delays the next full collection
         self._n_alive, self._n_new = gc.get_freeze_count(), 0
         pause_s = time.perf_counter() - began
         logger.info("garbage collected", extra={"n_freed": n_freed, "pause_s": pause_s})

@@ -35,8 +35,8 @@ def bench(url: str, **values: Any) -> None:
     run = run_in_loop(target, shape, load)
     click.echo(text(run, slo))
     if values["file"]:
-        said = {name: _told(value) for name, value in values.items() if name != "api_key"}
-        found = document(run, slo, {"url": url} | said, with_requests=values["details"])
+        settings = {name: _plain(value) for name, value in values.items() if name != "api_key"}
+        found = document(run, slo, {"url": url} | settings, with_requests=values["details"])
         values["file"].write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
     if not any(one.ok for one in run.transcripts):
         raise SystemExit(1)
@@ -67,7 +67,7 @@ def _loop_factory() -> Any:
     return uvloop.new_event_loop
 
 
-def _told(value: object) -> object:
+def _plain(value: object) -> object:
     if value is None or isinstance(value, bool | int | float):
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

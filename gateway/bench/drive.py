@@ -1,6 +1,6 @@
 """Runs a load: decides when each request is sent.
 
-`plan.py` says what is asked, `client/transcript.py` keeps what came back.
+The requests come from `plan.py`; their answers go into `client/transcript.py`.
 """
 
 import asyncio

@@ -180,7 +180,7 @@ def shape_of(values: Mapping[str, Any]) -> LoadShape:
 def load_of(values: Mapping[str, Any]) -> BenchLoad:
     """Make the load from the options."""
     if values["rate"] and values["concurrency"]:
-        raise click.UsageError("--concurrency closes the loop and --rate opens it: say one")
+        raise click.UsageError("--concurrency closes the loop and --rate opens it: use one of them")
     if values["mixed"] and (values["no_stream"] or values["endpoint"] == BenchEndpoint.EMBEDDINGS):
         raise click.UsageError("--mixed needs streams")
     requests = values["requests"] or (0 if values["duration"] else _USUAL_REQUESTS)
@@ -201,10 +201,10 @@ def slo_of(values: Mapping[str, Any]) -> Slo:
     return Slo(ttft_ms=values["slo_ttft"], itl_ms=values["slo_itl"], e2e_ms=values["slo_e2e"])
 
 
-def _field(said: str) -> tuple[str, Any]:
-    name, equals, value = said.partition("=")
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
     try:
         return name, orjson.loads(value)
     except orjson.JSONDecodeError as error:
         wrong = "has no value" if not equals else f"is no JSON: {error}"
-        raise click.UsageError(f"--field {said}: {wrong}") from error
+        raise click.UsageError(f"--field {text}: {wrong}") from error

@@ -119,8 +119,8 @@ def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summ
 
 def _total(counts: Iterable[int]) -> int:
     """Add up the counts that are known; -1 if none is."""
-    told = [count for count in counts if count >= 0]
-    return sum(told) if told else -1
+    known = [count for count in counts if count >= 0]
+    return sum(known) if known else -1
 
 
 def _has_first(one: Transcript) -> bool:

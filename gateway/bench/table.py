@@ -38,8 +38,8 @@ def _totals(summary: Summary, slo: Slo) -> Iterable[str]:
 
 
 def _prompt(summary: Summary) -> str:
-    told = ((summary.n_cached, "cached"), (summary.n_computed, "computed"))
-    return f"{summary.n_prompt:,}" + "".join(f", {n:,} {what}" for n, what in told if n >= 0)
+    counts = ((summary.n_cached, "cached"), (summary.n_computed, "computed"))
+    return f"{summary.n_prompt:,}" + "".join(f", {n:,} {what}" for n, what in counts if n >= 0)
 
 
 def _row(name: str, value: str) -> str:

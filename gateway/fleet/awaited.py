@@ -1,7 +1,7 @@
-"""Requests that come before the workers have dialled this gateway wait for them.
+"""Requests wait for workers that serve, but have not connected to this gateway yet.
 
-The supervisor tells which workers serve. Where several gateways share the workers, one of them may
-have just started: its workers are on their way, and to say `Loading model` would be wrong.
+The supervisor reports which workers serve. A gateway that has just started beside others would
+answer `Loading model`, although its workers connect within a second.
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from gateway.pool.pool import Pool
 logger = logging.getLogger(__name__)
 
 _LIMIT_S = 10.0
-"""A worker that serves dials a gateway at least once a second; one that has not come by now cannot
-reach it."""
+"""A worker that serves dials a gateway at least once a second; one that has not connected by now
+cannot reach it."""
 _LOOK_S = 0.02
 
 
 class AwaitWorkersMiddleware:
-    """Holds requests while a model has workers that serve, but none here so far."""
+    """Holds requests while a worker of some model serves, but none is connected here."""
 
     def __init__(self, app: ASGIApp, supervisor: SupervisorLink, pool: Pool) -> None:
         self._app = app
@@ -35,7 +35,7 @@ class AwaitWorkersMiddleware:
         return f"<AwaitWorkersMiddleware missing={sorted(self._missing())}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let the request through, at once as a rule."""
+        """Pass the request on, after waiting if it must."""
         if self._missing() and _is_held(scope):
             await self._wait()
         await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Bounds the memory of answers that are sent in one piece, and wait for their end.
+"""Bounds the memory of answers that are collected and sent in one piece.
 
 An answer of 2,000 tokens with 1,000 alternatives each takes a gigabyte until it is written; a
 worker that was taken over may send text without end.
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 _MIB = 1024 * 1024
-_MOST, _MOST_OF_ONE = 1024 * _MIB, 256 * _MIB
-"""Of all answers together, and of one request's; while one is written it takes four times that."""
+_MAX_BYTES, _MAX_OF_ONE = 1024 * _MIB, 256 * _MIB
+"""Of all answers together, and of one request; writing an answer takes four times its size."""
 
 
 class AnswerBudget:
-    """Counts what all answers hold that are gathered."""
+    """Counts the bytes of all answers that are being collected."""
 
     def __init__(self) -> None:
         self.n_bytes = 0
@@ -25,7 +25,7 @@ class AnswerBudget:
 
     @contextmanager
     def held(self) -> Iterator["HeldAnswer"]:
-        """Return an empty share for the answers of one request; it is given back at the end."""
+        """Yield an empty share for the answers of one request; it is given back at the end."""
         share = HeldAnswer(self)
         try:
             yield share
@@ -44,12 +44,12 @@ class HeldAnswer:
 
     def take(self, n: int) -> None:
         """Hold more bytes; raises `TaskError` if they are too many."""
-        if self.n_bytes + n > _MOST_OF_ONE:
+        if self.n_bytes + n > _MAX_OF_ONE:
             raise InvalidRequest(
-                f"the answer takes more than {_MOST_OF_ONE // _MIB} MiB of memory: stream it, or "
+                f"the answer takes more than {_MAX_OF_ONE // _MIB} MiB of memory: stream it, or "
                 "ask for fewer alternatives of each token (n_probs, logprobs, top_logprobs)"
             )
-        if self._budget.n_bytes + n > _MOST:
+        if self._budget.n_bytes + n > _MAX_BYTES:
             message = "The server holds as many unfinished answers as it can"
             raise TaskError(ErrorCode.UNAVAILABLE, message)
         self.n_bytes += n

@@ -1,7 +1,7 @@
 """Work that ends early when its client leaves.
 
 Nothing tells a handler that waits for a worker that its client is gone: it must watch `receive`
-itself. Watchers only ever raise.
+itself. A watcher never returns: it raises.
 """
 
 import asyncio

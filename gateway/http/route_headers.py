@@ -1,7 +1,7 @@
-"""How a client learns to which worker its request went: by headers, or by comments in a stream.
+"""Tells a client which worker has its request: by headers, or by comments in a stream.
 
-The head of a stream may leave before a worker was chosen, with the place in the queue, and a stream
-may go on at another worker. Then a comment in the stream says what the head did not.
+The head of a stream may be sent before a worker was chosen, and a stream may continue at another
+worker. A comment in the stream then names the worker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,28 +29,28 @@ def route_headers(streams: Sequence[TaskStream]) -> dict[str, str]:
 
 
 class RouteNotice:
-    """Tells one client of its workers: the first ones in the head, others in comments."""
+    """Names the workers of one request: the first ones in the head, later ones in comments."""
 
     def __init__(self, streams: Sequence[TaskStream]) -> None:
         self._streams = streams
-        self._told = ""
+        self._named = ""
 
     def headers(self) -> Mapping[str, str]:
         """Return the headers for the head, which is sent now."""
         found = route_headers(self._streams)
-        self._told = found.get(_WORKER, "")
+        self._named = found.get(_WORKER, "")
         return found
 
     def comment(self) -> bytes:
-        """Return the comment that names the workers, if the client was not told of these before.
+        """Return the comment that names the workers; empty if they were named before.
 
         The name is last: it may hold any printable ASCII.
         """
         found = route_headers(self._streams)
         workers, route, n_cached, queue_ms = (found.get(name, "") for name in ROUTE_HEADERS)
-        if workers == self._told:
+        if workers == self._named:
             return b""
-        self._told = workers
+        self._named = workers
         facts = f"queue_ms={queue_ms} cached={n_cached} route={route.replace(' ', '')}"
         return f": worker {facts} name={workers}\n\n".encode()
 

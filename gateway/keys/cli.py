@@ -48,7 +48,7 @@ def key() -> None:
     "scopes",
     multiple=True,
     type=click.Choice([str(one) for one in KeyScope]),
-    help="What it opens; may be repeated. Default: infer.",
+    help="Scope of the key; may be repeated. Default: infer.",
 )
 @click.option("--model", "models", multiple=True, help="Model that it may use; may be repeated.")
 @click.option(
@@ -76,7 +76,7 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
     tokens_per_day: int,
     expires: str,
 ) -> None:
-    """Make a key of this NAME, store its digest, and print the key: it is shown only this once."""
+    """Make a key of this NAME, store its digest, and print the key. It is shown only once."""
     if not is_name(name):
         raise click.BadParameter("1 to 64 letters, digits or . _ @ + -", param_hint="NAME")
     secret = f"sk-{secrets.token_urlsafe(_KEY_BYTES)}"
@@ -104,7 +104,7 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
 @_file_option
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def list_keys(path: Path, *, is_json: bool) -> None:
-    """List the keys with what they may do. The keys themselves are nowhere to be found."""
+    """List the keys with what they may do. The file has only their digests, so none is shown."""
     try:
         keys = parse_keys(read_named_text(path))
     except (OSError, KeyFileError) as error:
@@ -117,7 +117,7 @@ def list_keys(path: Path, *, is_json: bool) -> None:
 @click.argument("name")
 @_file_option
 def revoke(name: str, path: Path) -> None:
-    """Take the key of this NAME out of the file. What runs with it comes to its end."""
+    """Remove the key of this NAME from the file. Requests that run with it finish."""
     _change(path, lambda text: edit.without_key(text, name))
     click.echo(f"The key '{name}' is revoked.", err=True)
 
@@ -131,8 +131,8 @@ def _change(path: Path, change: Callable[[str], str]) -> None:
 
 
 def _refuse(path: Path, error: Exception) -> SystemExit:
-    told = error.strerror if isinstance(error, OSError) else error
-    click.echo(f"llamapool: {path}: {told}", err=True)
+    cause = error.strerror if isinstance(error, OSError) else error
+    click.echo(f"llamapool: {path}: {cause}", err=True)
     return SystemExit(EXIT_ERROR)
 
 

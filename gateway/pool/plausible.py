@@ -49,24 +49,24 @@ from protocol.wire.side_tasks import (
     SystemPromptSet,
 )
 
-MOST_TOKENS = 1 << 31
+MAX_TOKENS = 1 << 31
 """No task has as many."""
-MOST_UNSEEN = 1 << 16
+MAX_UNSEEN = 1 << 16
 """Tokens that a worker may have generated and not sent: its answer was given up meanwhile."""
-MOST_ADDED = 1 << 17
+MAX_ADDED = 1 << 17
 """Tokens that a template, a system prompt, tools or an image may add to what a client sent."""
-_MOST_REREADINGS = 64
+_MAX_REREADINGS = 64
 """Times that a worker may read a prompt again because its cells were needed for others."""
-_BYTES_A_CHARACTER = 4
-"""A token has a byte of its text or more."""
-_MOST = 1 << 53
+_BYTES_PER_CHARACTER = 4
+"""Maximum bytes of a character in UTF-8; a token has at least one."""
+_MAX_COUNT = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
-MOST_SLOTS = 1 << 16
-_MOST_CREDITS = 1 << 20
+MAX_SLOTS = 1 << 16
+_MAX_CREDITS = 1 << 20
 """Slots and credits of one worker stay below."""
 LONGEST_NAME = 255
 """Characters of the name of a worker or a model: names are in logs and metrics."""
-_MOST_NAMES = 256
+_MAX_NAMES = 256
 """Aliases, or tags, of one model."""
 _CARD_COUNTS = ("n_ctx", "n_ctx_total", "n_ctx_train", "n_vocab", "longest_piece", "n_embd")
 _STATS, _TIMINGS, _USAGE = (
@@ -93,7 +93,7 @@ def overstated(end: Terminal, n_seen: int) -> str:
 
     It would be charged to the client's key, and count as the usual length of an answer.
     """
-    most = n_seen + MOST_UNSEEN
+    most = n_seen + MAX_UNSEEN
     if isinstance(end, Done) and max(end.n_predicted, end.timings.predicted_n) > most:
         return "n_predicted"
     return "usage.n_predicted" if end.usage.n_predicted > most else ""
@@ -105,18 +105,18 @@ def overread(told: TaskMessage, request: TaskMessage, n_seen: int) -> str:
     It would be charged to the client's key, and delay the others of a fair queue.
     """
     read = _reported_reading(told)
-    if max(read.values(), default=0) <= MOST_ADDED:
+    if max(read.values(), default=0) <= MAX_ADDED:
         return ""  # nearly always; looking through a request takes longer
-    most = longest_prompt(request) + n_seen + MOST_UNSEEN
+    most = longest_prompt(request) + n_seen + MAX_UNSEEN
     for name, n in read.items():
-        if n > most * (_MOST_REREADINGS if name == "n_read" else 1):
+        if n > most * (_MAX_REREADINGS if name == "n_read" else 1):
             return name
     return ""
 
 
 def longest_prompt(request: TaskMessage) -> int:
     """Return a number of tokens that the prompt of a request cannot exceed."""
-    n_tokens, parts = MOST_ADDED, list[Any]()
+    n_tokens, parts = MAX_ADDED, list[Any]()
     match request:
         case Generate(prompt=prompt, chat=chat, infill=infill, media=media, begun=begun):
             parts += [prompt, begun.tokens if begun is not None else ()]
@@ -124,18 +124,18 @@ def longest_prompt(request: TaskMessage) -> int:
                 parts += [chat.messages, chat.tools, chat.kwargs]
             if infill is not None:
                 parts += [infill.prefix, infill.suffix, infill.extra]
-            n_tokens += len(media) * MOST_ADDED
+            n_tokens += len(media) * MAX_ADDED
         case Embed(inputs=inputs, media=media):
             parts.append(inputs)
-            n_tokens += len(media) * MOST_ADDED
+            n_tokens += len(media) * MAX_ADDED
         case Rerank(query=query, documents=documents):
             parts += [documents, [query] * len(documents)]
         case _:
-            return MOST_TOKENS
+            return MAX_TOKENS
     while parts:
         part = parts.pop()
         if isinstance(part, str):
-            n_tokens += _BYTES_A_CHARACTER * len(part) + 1
+            n_tokens += _BYTES_PER_CHARACTER * len(part) + 1
         elif isinstance(part, dict):
             parts += [*part, *part.values()]
         elif isinstance(part, list | tuple):
@@ -173,12 +173,12 @@ def _heartbeat(beat: Heartbeat) -> str:
 
 def _started(message: Started) -> str:
     counts = _counts(message, ("n_prompt", "n_cached", "n_reread"))
-    return counts or ("" if -1 <= message.slot < MOST_SLOTS else "slot")
+    return counts or ("" if -1 <= message.slot < MAX_SLOTS else "slot")
 
 
 def _progress(message: Progress) -> str:
     counts = _counts(message, ("total", "cached", "processed"))
-    return counts or ("" if 0 <= message.time_ms < _MOST else "time_ms")
+    return counts or ("" if 0 <= message.time_ms < _MAX_COUNT else "time_ms")
 
 
 def _done(message: Done) -> str:
@@ -189,7 +189,7 @@ def _done(message: Done) -> str:
 def _vectors(message: Embedded | Reranked) -> str:
     n_tokens = message.n_tokens
     every = (n_tokens,) if isinstance(n_tokens, int) else n_tokens
-    return _cost(message) if all(0 <= n < MOST_TOKENS for n in every) else "n_tokens"
+    return _cost(message) if all(0 <= n < MAX_TOKENS for n in every) else "n_tokens"
 
 
 def _settings(message: SettingsTold) -> str:
@@ -199,13 +199,13 @@ def _settings(message: SettingsTold) -> str:
 
 def _card(card: ModelCard) -> str:
     names = (card.name, *card.aliases)
-    if len(names) > _MOST_NAMES or len(card.tags) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES or len(card.tags) > _MAX_NAMES:
         return "aliases"
     if not all(0 < len(one) <= LONGEST_NAME for one in names):
         return "name"
-    if not 0 <= card.n_slots <= MOST_SLOTS or not 0 <= card.n_prefetch <= MOST_SLOTS:
+    if not 0 <= card.n_slots <= MAX_SLOTS or not 0 <= card.n_prefetch <= MAX_SLOTS:
         return "n_slots"
-    sizes = next((name for name in _CARD_SIZES if not 0 <= getattr(card, name) < _MOST), "")
+    sizes = next((name for name in _CARD_SIZES if not 0 <= getattr(card, name) < _MAX_COUNT), "")
     return sizes or _counts(card, _CARD_COUNTS)
 
 
@@ -214,12 +214,12 @@ def _cost(message: Terminal) -> str:
 
 
 def _credits(name: str, n: int) -> str:
-    return "" if -_MOST_CREDITS < n < _MOST_CREDITS else name
+    return "" if -_MAX_CREDITS < n < _MAX_CREDITS else name
 
 
 def _counts(message: Any, names: tuple[str, ...]) -> str:
     for name in names:
-        if not 0 <= getattr(message, name) < MOST_TOKENS:
+        if not 0 <= getattr(message, name) < MAX_TOKENS:
             return name
     return ""
 
@@ -229,7 +229,7 @@ def _all(values: Stats | Timings) -> str:
     for name in _STATS if isinstance(values, Stats) else _TIMINGS:
         value = getattr(values, name)
         every = value if isinstance(value, tuple) else (value,)
-        if len(every) > MOST_SLOTS or not all(0 <= one < _MOST for one in every):
+        if len(every) > MAX_SLOTS or not all(0 <= one < _MAX_COUNT for one in every):
             return name
     return ""
 

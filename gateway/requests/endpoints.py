@@ -17,7 +17,7 @@ from gateway.requests.views import running_view
 from gateway.siblings.siblings import Siblings
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
-MOST_ROWS = 1000
+MAX_ROWS = 1000
 _ROWS = 100
 """Rows of an answer that does not say how many."""
 _AT_ONCE = 50
@@ -109,8 +109,8 @@ def _is_meant(record: RequestRecord, states: set[str], asked: Mapping[str, Any])
 def _read(params: Mapping[str, str]) -> dict[str, Any]:
     """Read the parameters of a query; raises `InvalidRequest` that names the one at fault."""
     text = params.get("limit", str(_ROWS))
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_ROWS))
-    if not is_number or not 1 <= int(text) <= MOST_ROWS:
-        message = f"Parameter 'limit': must be from 1 to {MOST_ROWS}"
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ROWS))
+    if not is_number or not 1 <= int(text) <= MAX_ROWS:
+        message = f"Parameter 'limit': must be from 1 to {MAX_ROWS}"
         raise InvalidRequest(message, param="limit")
     return {"limit": int(text), **{name: params.get(name, "") for name in _FILTERS}}

@@ -27,7 +27,7 @@ from gateway.routes.service import Service
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 
-_MOST = 128
+_MAX_INSTANCES = 128
 _FORMAT = "@requestFormat"
 
 
@@ -70,8 +70,8 @@ class PredictionEndpoint:
         if not isinstance(instances, list):
             message = "request body must include an array field named instances"
             raise InvalidRequest(message, param="instances")
-        if len(instances) > _MOST:
-            message = f"instances array exceeds maximum size of {_MOST}"
+        if len(instances) > _MAX_INSTANCES:
+            message = f"instances array exceeds maximum size of {_MAX_INSTANCES}"
             raise InvalidRequest(message, param="instances")
         answers = together(self._predict(one, scope) for one in instances)
         predictions = await guarded(answers, disconnected(receive))

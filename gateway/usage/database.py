@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 DATABASE = "usage.sqlite"
 GROUPS = ("key", "model", "day")
 """What answers can be grouped by."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 
 _VERSION = 1
 _CHUNK = 4 * 1024 * 1024
@@ -170,7 +170,7 @@ def ask(
 ) -> dict[tuple[str, ...], Tokens]:
     """Return sums by `by`, names of `GROUPS`, of the days from `first` to `last`, both included.
 
-    `where` bounds them to a key or a model. At most one more than `MOST_ROWS` are returned. Raises
+    `where` bounds them to a key or a model. At most one more than `MAX_ROWS` are returned. Raises
     `sqlite3.Error`.
     """
     assert not set(by) - set(GROUPS) and not set(where) - set(GROUPS)
@@ -184,7 +184,7 @@ def ask(
     query = f"SELECT {', '.join(columns)} FROM usage"  # noqa: S608 - values are parameters
     query += f" WHERE {' AND '.join(tests)}" if tests else ""
     query += f" GROUP BY {', '.join(by)} ORDER BY {', '.join(by)}" if by else ""
-    query += f" LIMIT {MOST_ROWS + 1}"
+    query += f" LIMIT {MAX_ROWS + 1}"
     with contextlib.closing(_reader(folder)) as connection:
         rows = connection.execute(query, values).fetchall()
     n = len(by)

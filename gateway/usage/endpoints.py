@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gateway.http.errors import RequestRefused, json_response
 from gateway.siblings.siblings import Siblings
-from gateway.usage.database import GROUPS, MOST_ROWS, ask, unwritten
+from gateway.usage.database import GROUPS, MAX_ROWS, ask, unwritten
 from gateway.usage.entry import Tokens, read_entry
 from gateway.usage.recorder import UsageRecorder
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -26,7 +26,7 @@ _LONGEST = 512
 """Characters of a name of a key or a model."""
 _AT_ONCE = 2
 """Questions that read the database at once: each holds a thread that others need too."""
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 _TOO_MANY = "Too many usage queries run at once: try again later"
 _NO_KEYS = "This server has no keys, so no key has usage. Ask /admin/usage over admin.sock"
 
@@ -68,7 +68,7 @@ class UsageEndpoints:
         if recorder is None:
             message = "This server keeps no usage. Start it with `--usage-dir`"
             raise TaskError(ErrorCode.NOT_SUPPORTED, message)
-        if self._n_open >= _MOST_OPEN:
+        if self._n_open >= _MAX_OPEN:
             raise TaskError(ErrorCode.OVERLOADED, _TOO_MANY)
         self._n_open += 1
         try:
@@ -137,8 +137,8 @@ def _shown(
     found = ask(recorder.folder, by, where, first, last)
     for group, tokens in unwritten(pending, by, where, first, last).items():
         found[group] = found.get(group, Tokens()).plus(tokens)
-    if len(found) > MOST_ROWS:
-        message = f"More than {MOST_ROWS} rows: set from and to, or fewer groups in by"
+    if len(found) > MAX_ROWS:
+        message = f"More than {MAX_ROWS} rows: set from and to, or fewer groups in by"
         raise InvalidRequest(message, param="by")
     total = Tokens()
     for tokens in found.values():

@@ -8,7 +8,7 @@ import orjson
 
 _LONGEST_TEXT = 512
 """Characters of a text in a line: longer ones are cut."""
-_MOST = 1 << 53
+_MAX_COUNT = 1 << 53
 """No honest count reaches it; SQLite's sums of them stay exact."""
 
 
@@ -99,7 +99,7 @@ def read_entry(line: bytes) -> UsageEntry:
 
 
 def _count(value: Any, name: str) -> int:
-    if type(value) is not int or not 0 <= value < _MOST:
+    if type(value) is not int or not 0 <= value < _MAX_COUNT:
         raise ValueError(f"{name}: not a count")
     return value
 

@@ -40,7 +40,7 @@ def test_what_survives_a_full_collection_is_not_looked_at_again(
 def test_garbage_among_the_frozen_goes_when_nothing_runs(
     collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "_WORTH", 100)
+    monkeypatch.setattr(garbage, "_MIN_IDLE", 100)
     dying = Cycle()
     seen = weakref.ref(dying)
     kept = [Cycle() for _ in range(1000)]
@@ -48,13 +48,13 @@ def test_garbage_among_the_frozen_goes_when_nothing_runs(
     del dying
     gc.collect()
     assert seen() is not None, "it is frozen"
-    collection.look(is_idle=False)
+    collection.check(is_idle=False)
     assert seen() is not None, "somebody would notice"
-    collection.look(is_idle=True)
+    collection.check(is_idle=True)
     assert seen() is None and len(kept) == 1000
     shown = repr(collection)
     assert shown.endswith(" new=0>")
-    collection.look(is_idle=True)
+    collection.check(is_idle=True)
     assert repr(collection) == shown, "nothing new was frozen: nothing is done"
 
 
@@ -62,10 +62,10 @@ def test_garbage_goes_also_where_something_always_runs(
     collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collection.collect()
-    monkeypatch.setattr(garbage, "_MOST", -gc.get_freeze_count() + 100)
+    monkeypatch.setattr(garbage, "_MIN_BUSY", -gc.get_freeze_count() + 100)
     dying = [Cycle() for _ in range(1000)]
     seen = weakref.ref(dying[0])
     gc.collect()
     dying.clear()
-    collection.look(is_idle=False)
+    collection.check(is_idle=False)
     assert seen() is None

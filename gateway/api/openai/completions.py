@@ -23,7 +23,7 @@ from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Generate, Infill
 
-_MOST_ECHOED = 20
+_MAX_ECHOED = 20
 """Maximum alternatives of each token of a prompt; more make messages of many megabytes."""
 
 
@@ -97,8 +97,8 @@ def _with_echo(task: Generate) -> Generate:
         problem = "log probabilities of a prompt with media or a suffix are not supported"
     elif task.params.post_sampling_probs:
         problem, param = "cannot be used together with echo", "post_sampling_probs"
-    elif task.params.n_probs > _MOST_ECHOED:
-        problem, param = f"must be at most {_MOST_ECHOED} with echo", "logprobs"
+    elif task.params.n_probs > _MAX_ECHOED:
+        problem, param = f"must be at most {_MAX_ECHOED} with echo", "logprobs"
     if problem:
         raise InvalidRequest(f"Field '{param}': {problem}", param=param)
     return replace(task, echo=True)

@@ -105,7 +105,7 @@ class Asker:
             return AnswerPiece(error=f"no JSON object: {payload[:80]!r}")
         try:
             return read(self.target.endpoint, answer)
-        except (AttributeError, TypeError, LookupError):  # whoever wrote this speaks no API we know
+        except (AttributeError, TypeError, LookupError):  # the server has another API
             return AnswerPiece(error=f"no answer of this endpoint: {payload[:80]!r}")
 
 

@@ -44,7 +44,7 @@ def address_of(url: str) -> Address:
     """Read a base URL, with or without `/v1`; raises `ValueError`."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{url}' is no URL of a server: say http://HOST:PORT")
+        raise ValueError(f"'{url}' is not the URL of a server: use http://HOST:PORT")
     is_tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     return Address(parts.hostname, parts.port or (443 if is_tls else 80), is_tls, prefix)

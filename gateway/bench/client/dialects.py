@@ -112,9 +112,9 @@ def read(endpoint: BenchEndpoint, answer: Mapping[str, Any]) -> AnswerPiece:
             return AnswerPiece(finish=done, counts=_usage(answer))
     choices = answer.get("choices") or ()
     choice: Mapping[str, Any] = choices[0] if choices else {}
-    told = choice if endpoint is BenchEndpoint.COMPLETIONS else _of_message(choice)
+    message = choice if endpoint is BenchEndpoint.COMPLETIONS else _of_message(choice)
     return AnswerPiece(
-        text=_text(told), finish=choice.get("finish_reason") or "", counts=_usage(answer)
+        text=_text(message), finish=choice.get("finish_reason") or "", counts=_usage(answer)
     )
 
 
@@ -123,13 +123,13 @@ def _of_message(choice: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _text(told: Mapping[str, Any]) -> str:
+def _text(message: Mapping[str, Any]) -> str:
     """Return what the model wrote: text, reasoning, or arguments of a call."""
-    if text := told.get("content") or told.get("text"):
+    if text := message.get("content") or message.get("text"):
         return str(text)
-    if thought := told.get("reasoning_content"):
+    if thought := message.get("reasoning_content"):
         return str(thought)
-    calls = told.get("tool_calls") or ()
+    calls = message.get("tool_calls") or ()
     return "".join(str((call.get("function") or {}).get("arguments") or "") for call in calls)
 
 

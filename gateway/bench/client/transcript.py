@@ -58,8 +58,8 @@ class Transcript:
         if piece.finish:
             self.finish = piece.finish
         if piece.counts:
-            told = {k: v for k, v in dataclasses.asdict(piece.counts).items() if v >= 0}
-            self.counts = dataclasses.replace(self.counts, **told)
+            known = {k: v for k, v in dataclasses.asdict(piece.counts).items() if v >= 0}
+            self.counts = dataclasses.replace(self.counts, **known)
         if piece.error:
             self.fail(Failure.ERROR_EVENT, piece.error)
 

@@ -1,6 +1,6 @@
 """Requests whose target is a whole URL (`GET http://host/path HTTP/1.1`), as proxies send them.
 
-RFC 9112, 3.2.2: a server takes them, and the authority of the URL stands above the `Host` header.
+RFC 9112, 3.2.2: a server takes them, and the authority of the URL replaces the `Host` header.
 """
 
 import re

@@ -81,26 +81,26 @@ class AuthMiddleware:
         await self._app(scope, receive, send)
 
     def _identify(self, scope: Scope) -> RequestRefused | None:
-        """Identify the client in the scope; returns what it is refused with."""
+        """Identify the client in the scope; returns the refusal, or None."""
         ring, rules = self._ring, self._rules
         path = scope["path"]
         if scope["is_operator"] and path.startswith(ADMIN_PREFIX):
-            scope.update(_anybody(scope, EVERY_SCOPE))
+            scope.update(_anonymous(scope, EVERY_SCOPE))
             return None
         if ring.is_open:
             is_own = not is_foreign_page(scope["headers"], rules.origins)
-            scope.update(_anybody(scope, EVERY_SCOPE if is_own else _OPEN_SCOPES))
+            scope.update(_anonymous(scope, EVERY_SCOPE if is_own else _OPEN_SCOPES))
             return None
         presented = presented_key(scope["headers"])
         key = ring.find(presented) if presented else None
         if key is None or key.expires_at <= time.time():
-            scope.update(_anybody(scope, frozenset()))
+            scope.update(_anonymous(scope, frozenset()))
             return None if self._is_public(scope) else (EXPIRED_KEY if key else INVALID_KEY)
         scope["tenant"] = scope["key"] = key.name
         scope["namespace"] = namespace(rules.isolation, key.name, ring.n_keys)
         scope["scopes"], scope[KEY] = key.scopes, key
         scope["is_admin"] = KeyScope.ADMIN in key.scopes
-        return None if self._is_public(scope) else _lacking(scope, _needed(path))
+        return None if self._is_public(scope) else _scope_refusal(scope, _scope_needed(path))
 
     def _is_public(self, scope: Scope) -> bool:
         if scope["path"] in self._rules.public:
@@ -111,7 +111,7 @@ class AuthMiddleware:
 _OPEN_SCOPES = EVERY_SCOPE - {KeyScope.ADMIN}
 
 
-def _anybody(scope: Scope, scopes: frozenset[str]) -> dict[str, Any]:
+def _anonymous(scope: Scope, scopes: frozenset[str]) -> dict[str, Any]:
     """Return what is known of a client without a key."""
     is_admin = KeyScope.ADMIN in scopes
     tenant = tenant_of(scope.get("address", ""))
@@ -119,18 +119,18 @@ def _anybody(scope: Scope, scopes: frozenset[str]) -> dict[str, Any]:
     return {**known, "is_admin": is_admin}
 
 
-def _needed(path: str) -> str:
+def _scope_needed(path: str) -> str:
     if path.startswith(ADMIN_PREFIX):
         return KeyScope.ADMIN
     return _SCOPE_OF_PATH.get(path, KeyScope.INFER)
 
 
 def has_scope(scope: Scope, name: str) -> bool:
-    """Tell whether the client may do what this scope of keys opens."""
+    """Return whether the client's key has a scope, or the client is an admin."""
     return name in scope["scopes"] or scope["is_admin"]
 
 
-def _lacking(scope: Scope, name: str) -> RequestRefused | None:
+def _scope_refusal(scope: Scope, name: str) -> RequestRefused | None:
     if has_scope(scope, name):
         return None
     message = f"The key '{scope['key']}' lacks the scope '{name}'"
@@ -140,7 +140,7 @@ def _lacking(scope: Scope, name: str) -> RequestRefused | None:
 
 def require_scope(scope: Scope, name: str) -> None:
     """Raise `RequestRefused` unless the client has a scope."""
-    refusal = _lacking(scope, name)
+    refusal = _scope_refusal(scope, name)
     if refusal is not None:
         raise refusal
 
@@ -148,7 +148,7 @@ def require_scope(scope: Scope, name: str) -> None:
 def require_path(scope: Scope, path: str) -> None:
     """Raise `RequestRefused` unless the client may ask for a path; keys are checked before."""
     if scope["key"]:
-        require_scope(scope, _needed(path))
+        require_scope(scope, _scope_needed(path))
 
 
 def require_admin(scope: Scope) -> None:

@@ -16,7 +16,7 @@ from protocol.errors import ConfigError
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_MOST_HOPS = 32
+_MAX_HOPS = 32
 """A client may write thousands of addresses that look like proxies; each takes 20 us."""
 UNIX = "unix"
 """Name for peers on Unix sockets, which have no address."""
@@ -45,7 +45,7 @@ class TrustedProxies:
         address = str(client[0]) if client else ""
         if not self._trusts(address):
             return address
-        for hop in islice(self._hops(scope), _MOST_HOPS):
+        for hop in islice(self._hops(scope), _MAX_HOPS):
             found = _address(hop)
             if found is None:
                 break

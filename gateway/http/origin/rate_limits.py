@@ -15,7 +15,7 @@ LIMIT_HEADERS = tuple(
 
 
 class RateLimitMiddleware:
-    """Adds `x-ratelimit-limit-requests` and its like to every answer to a key that has limits."""
+    """Adds `x-ratelimit-*` headers to every answer to a key that has limits."""
 
     def __init__(self, app: ASGIApp, allowances: Allowances) -> None:
         self._app = app
@@ -28,13 +28,13 @@ class RateLimitMiddleware:
             await self._app(scope, receive, send)
             return
 
-        async def tell(message: Message) -> None:
+        async def add_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = self._headers(key.name, key.limits)
                 message = {**message, "headers": [*message.get("headers", ()), *own]}
             await send(message)
 
-        await self._app(scope, receive, tell)
+        await self._app(scope, receive, add_headers)
 
     def _headers(self, tenant: str, limits: KeyLimits) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []

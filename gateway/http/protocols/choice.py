@@ -1,4 +1,4 @@
-"""Chooses between HTTP/1.1 and HTTP/2, as Hypercorn does, and takes ours of both."""
+"""Chooses between HTTP/1.1 and HTTP/2 as Hypercorn does, with our subclasses of both."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,8 @@
-"""What a request has brought and the application has not read yet.
+"""The messages of a request that the application has not read yet.
 
-Hypercorn's queue is bounded, and also what tells the application that the client has left must wait
-for room. An application that reads no body never makes room: then the connection, the application
-and the memory of both stay for ever.
+Hypercorn's queue is bounded, and the message that the client has left must wait for room in it too.
+An application that reads no body never makes room: then the connection, the application and the
+memory of both stay for ever.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from hypercorn.asyncio import task_group
 from hypercorn.config import Config
 
 _MAX_MESSAGES = 10
-"""Pieces of a body that wait for the application; beyond, the connection is not read."""
+"""Maximum messages that wait for the application; beyond, the connection is not read."""
 
 Put = Callable[[Any], Awaitable[None]]
 
 
 class Inbox:
-    """The messages of one request. Its end never waits, and ends the waiting of everybody."""
+    """The messages of one request. The last one never waits for room, and ends all waits."""
 
     __slots__ = ("_is_over", "_messages", "_reader", "_writers")
 
@@ -51,7 +51,7 @@ class Inbox:
             self._reader.set_result(None)
 
     async def get(self) -> Any:
-        """Return the next message; the end again and again."""
+        """Return the next message; after the last one, the last one again."""
         while not self._messages:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader

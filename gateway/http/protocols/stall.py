@@ -1,10 +1,10 @@
-"""Cuts a connection whose client takes nothing of what waits for it."""
+"""Cuts a connection whose client reads nothing of the data that waits for it."""
 
 import asyncio
 
 
 class StallWatch:
-    """Looks at what a transport has not sent; costs nothing while it is all sent at once."""
+    """Watches the unsent data of a transport; no timer runs while there is none."""
 
     __slots__ = ("_limit_s", "_loop", "_n_taken", "_n_written", "_timer", "_transport")
 

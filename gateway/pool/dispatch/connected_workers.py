@@ -12,7 +12,7 @@ from protocol.wire.messages import Heartbeat
 
 _KEPT_S = 3600.0
 """How long a worker that has left keeps its slot ids."""
-_MOST_WORKERS, _MOST_MODELS = 1024, 256
+_MAX_WORKERS, _MAX_MODELS = 1024, 256
 """Remembered when they have left."""
 
 
@@ -25,8 +25,8 @@ class ConnectedWorkers:
         self.cards: dict[str, ModelCard] = {}
         """The newest card of every model that is or was ready."""
         self.slots = SlotMap()
-        self._departed = Departed(_MOST_WORKERS, _KEPT_S)
-        self._models = Departed(_MOST_MODELS, math.inf)
+        self._departed = Departed(_MAX_WORKERS, _KEPT_S)
+        self._models = Departed(_MAX_MODELS, math.inf)
         """Models without a worker: they stay known, and their tasks wait."""
         self.n_shared = 0
         """Workers that other gateways use too."""

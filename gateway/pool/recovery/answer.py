@@ -6,7 +6,7 @@ characters of each part were passed on. Four bytes a token, whatever the tokens 
 
 from array import array
 
-from gateway.pool.plausible import MOST_UNSEEN
+from gateway.pool.plausible import MAX_UNSEEN
 from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Started
 
@@ -58,7 +58,7 @@ class Answer:
     @property
     def n_told(self) -> int:
         """Tokens as the worker counts them, as far as that can be."""
-        return max(0, min(self.n_predicted, len(self.tokens) + MOST_UNSEEN))
+        return max(0, min(self.n_predicted, len(self.tokens) + MAX_UNSEEN))
 
     @property
     def latest_at(self) -> float:

@@ -15,7 +15,7 @@ from gateway.pool.routing.index.worker_sets import bits
 
 PREFETCH, NO_CREDIT = 2, 4
 """Ranks from which a worker has only a prefetch credit, and none (`rank_of`)."""
-_MOST_SEEN = 32
+_MAX_SEEN = 32
 """Workers of a large set that are compared, whatever the size of the pool."""
 
 
@@ -122,11 +122,11 @@ class ModelWorkers:
         Of a large mask only a few are compared: first the ones with the least load of all.
         """
         mask &= self.ready
-        if mask.bit_count() > _MOST_SEEN:
-            keys = (str(place[-1]) for place in islice(self._by_load, _MOST_SEEN))
+        if mask.bit_count() > _MAX_SEEN:
+            keys = (str(place[-1]) for place in islice(self._by_load, _MAX_SEEN))
             if found := list(islice((key for key in keys if self.bits[key] & mask), n)):
                 return found
-        members = islice(bits(mask), _MOST_SEEN)
+        members = islice(bits(mask), _MAX_SEEN)
         places = (self._by_load[self._keys[bit.bit_length()]] for bit in members)
         return [str(place[-1]) for place in nsmallest(n, places)]
 

@@ -11,7 +11,7 @@ _TYPICAL_TOKENS = 1000
 """Prompt for which workers are compared that hold none of it."""
 _ALIKE = math.log(1.15)
 """Workers whose times differ by less than 15 % are alike: the one unused longest comes first."""
-_MOST_LENGTH_RATIO = 256
+_MAX_LENGTH_RATIO = 256
 """A worker that claims more tokens of a prompt must not make those of others look as long."""
 _MIN_EXPECTED_TOKENS = 64
 """With fewer tokens expected in the cache, the number found there shows no hit ratio."""
@@ -63,7 +63,7 @@ class WorkerEstimate:
     def started(self, task: Task, now: float) -> None:
         """Compare what was expected of a prompt with what the worker found."""
         self.pending.started(task, now)
-        n_prompt = min(task.n_prompt, _MOST_LENGTH_RATIO * task.spec.n_tokens)
+        n_prompt = min(task.n_prompt, _MAX_LENGTH_RATIO * task.spec.n_tokens)
         self.throughput.length_ratio.add(n_prompt, task.spec.n_tokens)
         if task.n_indexed >= _MIN_EXPECTED_TOKENS:
             self.throughput.hit_ratio.add(min(task.n_cached, task.n_indexed), task.n_indexed)

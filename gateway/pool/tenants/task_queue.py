@@ -10,7 +10,7 @@ from gateway.pool.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
 from gateway.pool.tenants.tenant_turns import TenantTurns, TurnsElsewhere
 
-_MOST_PLACES = 1000
+_MAX_PLACES = 1000
 """Waiting tasks of a model that are told their places: counting more takes the loop too long."""
 
 
@@ -203,7 +203,7 @@ class TaskQueue:
         """Return the places of the first tasks of each model, by their ids; 1 is next."""
         found: dict[int, int] = {}
         for queue in self._queues.values():
-            first = islice(queue.candidates(lambda _: False), _MOST_PLACES)
+            first = islice(queue.candidates(lambda _: False), _MAX_PLACES)
             found.update((task_id, place) for place, task_id in enumerate(first, 1))
         return found
 

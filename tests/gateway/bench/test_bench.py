@@ -200,7 +200,7 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
     [
         (["ftp://a"], "no URL of a server"),
         (["a:1", "--prompt-tokens", "x"], "is no length"),
-        (["a:1", "--rate", "3", "--concurrency", "2"], "say one"),
+        (["a:1", "--rate", "3", "--concurrency", "2"], "use one of them"),
         (["a:1", "--field", "a"], "has no value"),
         (["a:1", "--field", "a=x"], "is no JSON"),
         (["a:1", "--batch", "2"], "--endpoint embeddings"),

@@ -13,7 +13,7 @@ from tests.gateway.inprocess import Running
 async def test_an_answer_that_is_too_large_is_given_up(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_budget, "_MOST_OF_ONE", 10_000)
+    monkeypatch.setattr(answer_budget, "_MAX_OF_ONE", 10_000)
     large, small = {"prompt": "word " * 1000}, {"prompt": "a b"}
     answer = await gateway.post("/completion", large)
     assert answer.status_code == 400
@@ -27,7 +27,7 @@ async def test_an_answer_that_is_too_large_is_given_up(
 
 
 def test_many_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_budget, "_MOST", 100)
+    monkeypatch.setattr(answer_budget, "_MAX_BYTES", 100)
     budget = AnswerBudget()
     with budget.held() as one, budget.held() as other:
         one.take(60)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
-_MOST, _FEW = 1024, 128
+_MAX_ENTRIES, _MIN_ENTRIES = 1024, 128
 """Entries of a segment: beyond the first it is split, below the second joined to the one before."""
 MAX_BRANCHES = 255
 """Largest count of branches; it stands for more, too."""
@@ -90,7 +90,7 @@ class BlockTable:
         segment.sets.insert(at, set_id)
         segment.branches.insert(at, 0)
         self._n += 1
-        if len(segment.names) > _MOST:
+        if len(segment.names) > _MAX_ENTRIES:
             self._split(number)
         return self._branch(parent, 1)
 
@@ -108,7 +108,7 @@ class BlockTable:
         for field in (segment.names, segment.parents, segment.sets, segment.branches):
             del field[at]
         self._n -= 1
-        if number and len(segment) < _FEW:
+        if number and len(segment) < _MIN_ENTRIES:
             self._join(number)
         return parent, self._branch(parent, -1)
 
@@ -135,7 +135,7 @@ class BlockTable:
     def _join(self, number: int) -> None:
         """Add a segment to the one before it, if that has room."""
         left, right = self._segments[number - 1], self._segments[number]
-        if len(left) + len(right) > _MOST // 2:
+        if len(left) + len(right) > _MAX_ENTRIES // 2:
             return
         left.names += right.names
         left.parents += right.parents

@@ -11,7 +11,7 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.plausible import MOST_UNSEEN, implausible, overread
+from gateway.pool.plausible import MAX_UNSEEN, implausible, overread
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
@@ -179,8 +179,8 @@ async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_
         await stream.receive()
         stream.close()
         await fleet.holds(lambda: not fleet.pool.has_tasks)
-    assert 0 < stream.answer.n_told <= MOST_UNSEEN + 1
-    assert sum(fleet.metrics.keys.rows.values()) <= MOST_UNSEEN + 10
+    assert 0 < stream.answer.n_told <= MAX_UNSEEN + 1
+    assert sum(fleet.metrics.keys.rows.values()) <= MAX_UNSEEN + 10
 
 
 async def test_a_large_frame_of_a_worker_without_tasks_is_not_read(
