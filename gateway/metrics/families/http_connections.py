@@ -27,7 +27,12 @@ def of_connections(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
     n_kept, n_bytes = metrics.kept()
     yield gauge("llamapool_kept_streams", "Streams that can be read again.", (), [((), n_kept)])
-    yield gauge("llamapool_kept_stream_bytes", "What they hold in memory.", (), [((), n_bytes)])
+    yield gauge(
+        "llamapool_kept_stream_bytes",
+        "Memory of the streams that can be read again.",
+        (),
+        [((), n_bytes)],
+    )
     yield counter(
         "llamapool_event_streams_total",
         "Streamed responses, by what writes their events.",

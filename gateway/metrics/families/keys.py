@@ -11,7 +11,11 @@ _COUNTERS = (
     ("llamapool_key_tasks_total", "Tasks that have ended.", "tasks"),
     ("llamapool_key_refused_tasks_total", "Tasks that were turned away.", "refused"),
     ("llamapool_key_prompt_tokens_total", "Tokens of the prompts, cached ones too.", "prompt"),
-    ("llamapool_key_cached_tokens_total", "Of these, tokens found in a cache.", "cached"),
+    (
+        "llamapool_key_cached_tokens_total",
+        "Tokens of the prompts that were found in a cache.",
+        "cached",
+    ),
     ("llamapool_key_predicted_tokens_total", "Tokens of the answers.", "predicted"),
     ("llamapool_key_queue_seconds_total", "Time that tasks waited in the queue.", "queue_s"),
 )

@@ -25,7 +25,7 @@ _OF_MODELS = (
     ),
     (
         "llamapool_cancel_seconds",
-        "From the order to give a task up to the word of its worker that its slot is free.",
+        "From the order to cancel a task to its worker's report that the slot is free.",
         "cancel",
     ),
     (
@@ -49,7 +49,7 @@ def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
     yield histograms(
         "llamapool_link_loop_lag_seconds",
-        "The longest wait for a worker's main thread in each heartbeat.",
+        "Longest delay of a worker's main thread between two heartbeats.",
         ("worker",),
         [((worker,), one) for worker, one in metrics.link_lag.items()],
     )
@@ -66,7 +66,7 @@ def of_loop(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
     yield gauge(
         "llamapool_gateway_loop_lag_max_seconds",
-        "The longest of them since the start.",
+        "Longest delay of a timer of the gateway's loop since its start.",
         (),
         [((), lag.longest_s)],
     )

@@ -1,4 +1,4 @@
-"""What faults have cost: tasks that went on elsewhere, requests and workers that are kept apart."""
+"""Effects of faults: tasks that continued elsewhere, quarantined requests, ejected workers."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,16 +9,16 @@ from gateway.metrics.view import PoolView
 
 
 def of_recovery(metrics: Metrics, view: PoolView) -> Iterator[str]:
-    """Write what went on elsewhere, and what is kept apart."""
+    """Write how many tasks continued elsewhere, and what is quarantined or ejected."""
     yield counter(
         "llamapool_continued_tasks_total",
-        "Tasks that left their worker for another one, by why, and by what was there.",
+        "Tasks that left their worker for another one, by cause and whether an answer had begun.",
         ("model", "cause", "answer"),
         metrics.moves.items(),
     )
     yield counter(
         "llamapool_reread_tokens_total",
-        "Tokens that they read again.",
+        "Tokens that tasks read again because they left their worker.",
         ("model",),
         metrics.reread.items(),
     )

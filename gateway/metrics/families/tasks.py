@@ -82,13 +82,13 @@ def of_routes(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
     yield counter(
         "llamapool_route_expected_cached_tokens_total",
-        "Tokens expected in a cache.",
+        "Prompt tokens expected in a cache.",
         ("model",),
         metrics.expected.items(),
     )
     yield counter(
         "llamapool_route_cached_tokens_total",
-        "Tokens found there, of the same tasks.",
+        "Prompt tokens found in the cache where they were expected, of the same tasks.",
         ("model",),
         metrics.found.items(),
     )

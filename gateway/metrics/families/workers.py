@@ -23,7 +23,7 @@ _PER_WORKER = (
     ),
     (
         "llamapool_preempted_tasks_total",
-        "Tasks that gave their cells up for a while.",
+        "Tasks that gave up their cells and resumed later.",
         "n_preempted",
     ),
     ("llamapool_worker_faults_total", "Tasks that ended by a fault of their worker.", "n_faults"),
@@ -31,9 +31,9 @@ _PER_WORKER = (
 
 _LATEST = (
     ("llamapool_cache_used_cells", "Cells of the context in use.", "n_kv_used"),
-    ("llamapool_cache_busy_cells", "Of these, cells that running tasks hold.", "n_kv_busy"),
+    ("llamapool_cache_busy_cells", "Cells of the context that running tasks hold.", "n_kv_busy"),
     ("llamapool_cache_cells", "Cells of the context.", "n_kv"),
-    ("llamapool_cache_branches", "Prompts kept beside those of the slots.", "n_branches"),
+    ("llamapool_cache_branches", "Cached prompts beside those of the slots.", "n_branches"),
     ("llamapool_cache_host_bytes", "Size of the prompts in the host's RAM.", "n_host_bytes"),
 )
 
