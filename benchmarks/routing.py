@@ -1,4 +1,4 @@
-"""What choosing a worker costs as the pool grows, and what the index of prompts takes.
+"""The time to choose a worker as the pool grows, and the memory of the prefix index.
 
 `python -m benchmarks.routing [--rounds N]` prints the time of a decision with 4, 32 and 256
 workers, of `submit` to bytes handed to the socket, bytes a block and worker, and, simulated, how
@@ -122,7 +122,7 @@ class BusyPool:
         return worker, Envelope(TaskKey(task_id, attempt), done)
 
     def fill(self, n: int) -> None:
-        """Submit so many tasks."""
+        """Submit `n` tasks."""
         for _ in range(n):
             self.note(self.pool.submit(self.spec(), self.now))
 

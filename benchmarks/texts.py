@@ -1,4 +1,4 @@
-"""How often a greedy text differs, and why: rounding, or a fault of what goes on with an answer.
+"""How often a greedy text differs, and whether rounding or a fault in continuing it is the cause.
 
 python -m benchmarks.texts [--answers 64] [--only killed]
 
@@ -39,7 +39,7 @@ async def fetch(client: Client, **body: Any) -> dict[str, Any]:
 
 
 async def texts(scene: Scene, n: int, at_once: int, **more: Any) -> list[Text]:
-    """Ask the prompt so often; returns the tokens of each answer."""
+    """Ask the prompt `n` times; returns the tokens of each answer."""
     found: list[Text] = []
     asked = {"prompt": PROMPT, "n_predict": N_TOKENS, "temperature": 0, "ignore_eos": True}
 

@@ -65,7 +65,7 @@ def busy_s() -> float:
 
 
 def started(args: argparse.Namespace, text: str) -> Variant:
-    """Start the workers of `NAME:KEY=VALUE,...`; PIN=1 keeps each on a CPU of its own."""
+    """Start the workers of `NAME:KEY=VALUE,...`; PIN=1 pins each to its own CPU."""
     name, _, settings = text.partition(":")
     extra = dict(one.split("=", 1) for one in settings.split(",") if one)
     is_pinned = bool(extra.pop("PIN", ""))

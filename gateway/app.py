@@ -268,7 +268,7 @@ def _side(service: Service) -> dict[str, _Endpoint]:
 
 
 def _kept(service: Service) -> list[Route]:
-    """Return what streams that are kept can be asked."""
+    """Return the endpoints for kept streams."""
     assert service.keeper is not None
     service.metrics.kept = service.keeper.sessions.size
     streams = StreamEndpoints(service.keeper.sessions, service.body_limits, service.siblings)
@@ -281,7 +281,7 @@ def _kept(service: Service) -> list[Route]:
 
 
 def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
-    """Return the admin API: nobody gets in without an admin's key or the admin socket."""
+    """Return the admin API, which needs an admin's key or the admin socket."""
     fleet = FleetEndpoints(service, supervisor)
     refused = QuarantineEndpoints(service.pool, service.siblings)
     table: _Table = (
@@ -299,7 +299,7 @@ def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
 
 
 def _watched(service: Service, used: UsageEndpoints) -> list[Route]:
-    """Return what the admin API tells of requests and of their cost."""
+    """Return the admin endpoints for requests and for usage."""
     requests = RequestEndpoints(service.pool.requests, service.pool.places, service.siblings)
     return _for_operators(
         (

@@ -99,7 +99,7 @@ class GatewayParts:
             self.models.events.end()
 
     def drain(self) -> None:
-        """Refuse new work, and end what nobody reads."""
+        """Refuse new work, and end kept streams that no client reads."""
         self.pool.drain()
         self.keeper.sessions.drain()
         if self.models is not None:
@@ -206,8 +206,8 @@ def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWo
     try:
         if config.require_key and not config.has_keys and not is_local(config):
             raise ConfigError(
-                f"require_key: without a key nobody but this host may reach {config.host}: set "
-                "--api-key or --api-key-file (LLAMA_API_KEY), or say --no-require-key"
+                f"require_key: other hosts can reach {config.host} without a key: set --api-key or "
+                "--api-key-file (LLAMA_API_KEY), or use --no-require-key"
             )
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limit_threads(runner.get_loop(), config.n_threads)

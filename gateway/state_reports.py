@@ -14,7 +14,7 @@ REPORT_S = 1.0
 
 
 async def beat(notifier: Notifier) -> None:
-    """Send a heartbeat as long as the loop runs; return at once if nobody asks for it."""
+    """Send heartbeats while the loop runs; return at once if no watchdog is configured."""
     if notifier.watchdog_interval_s is None:
         return
     while True:

@@ -1,4 +1,4 @@
-"""How many prompt tokens nobody can have computed before: the yardstick of a prefix cache."""
+"""Prompt tokens that a perfect prefix cache would still have to compute."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias

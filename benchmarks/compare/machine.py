@@ -13,7 +13,7 @@ from protocol.version import version
 
 
 def machine() -> dict[str, str]:
-    """Describe this machine; its load says whether anybody else was on it."""
+    """Describe this machine; its load shows whether other work ran on it."""
     return {
         "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": _first("/proc/cpuinfo", "model name") or platform.processor(),

@@ -20,7 +20,7 @@ class Measured:
     load: Summary
     background: Summary
     n_new: int = 0
-    """Prompt tokens that had to be computed, by `fresh.py`; 0 if nobody counted."""
+    """Prompt tokens that had to be computed, by `fresh.py`; 0 if they were not counted."""
     n_computed: int = 0
     """Prompt tokens that were, by the server's metrics."""
     memory: Memory = field(default_factory=lambda: Memory(0.0, 0.0))

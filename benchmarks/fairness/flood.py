@@ -35,7 +35,7 @@ class Asked:
 
 
 async def ask(client: Client) -> Asked:
-    """Stream one completion of a prompt that nobody has sent before."""
+    """Stream one completion of a prompt that was not sent before."""
     prompt = f"{time.time_ns()} {next(_numbers)} " + "word " * _WORDS
     body = {"prompt": prompt, "n_predict": N_ANSWER, "ignore_eos": True, "stream": True}
     began = time.perf_counter()

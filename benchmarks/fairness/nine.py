@@ -1,4 +1,4 @@
-"""The nine normal keys over HTTP: they ask all the time, whoever asks beside them."""
+"""The nine normal keys over HTTP, which send requests all the time."""
 
 import asyncio
 from collections.abc import Mapping

@@ -115,7 +115,7 @@ async def _workers(scene: Scene) -> dict[str, int]:
 async def _meanwhile(
     scene: Scene, n_requests: int, act: Callable[[Scene], Awaitable[None]]
 ) -> Tally:
-    """Do something once, while so many requests are asked."""
+    """Do something once, while requests run."""
     load = scene.load
     start_s = time.perf_counter()
     load.start(0)

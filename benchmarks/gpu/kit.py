@@ -24,7 +24,7 @@ class Unfit(Exception):
 
 
 class Unfinished(Exception):
-    """Time is up; the same command goes on where this one ended."""
+    """Time is up; the same command continues where this one ended."""
 
 
 @dataclass(slots=True)

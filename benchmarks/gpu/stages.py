@@ -1,4 +1,4 @@
-"""The stages of a proof, in order. Each keeps what it has found and goes on where it ended.
+"""The stages of a proof, in order. Each stores its results and continues where it ended.
 
 Only the standard library is imported: the stage `install` is what brings the packages. What needs
 them runs in a child.
@@ -49,7 +49,7 @@ def install(kit: Kit) -> Found:
 
 
 def build(kit: Kit) -> Found:
-    """Build llama.cpp's libraries and llama-server; ninja goes on where it was stopped."""
+    """Build llama.cpp's libraries and llama-server; ninja continues where it was stopped."""
     tree = kit.work / "sources" / "llama.cpp"
     if not tree.exists():
         if kit.is_dry:
@@ -228,7 +228,7 @@ def large(kit: Kit) -> Path:
 
 
 def in_child(kit: Kit, what: str, how: str, model: Path, server: Path) -> Any:
-    """Ask in a process of its own, which runs on the library that was built and has a deadline."""
+    """Ask in a child process, which runs on the library that was built and has a deadline."""
     argv = ("-m", "benchmarks.gpu", "ask", what, how, str(model), str(server))
     text = kit.python(f"{what}-{how}", *argv, *(("--dry-run",) if kit.is_dry else ()))
     return json.loads(text.splitlines()[-1])

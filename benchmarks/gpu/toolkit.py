@@ -19,7 +19,7 @@ _DRIVERS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", *_SYSTEM)
 
 
 def cmake_options(work: Path) -> list[str]:
-    """Return what CMake must be told beside the architecture; links go to `work/cublas`.
+    """Return CMake's options beside the architecture; links go to `work/cublas`.
 
     Raises `Unfit` without nvcc or cuBLAS.
     """

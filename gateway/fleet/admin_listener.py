@@ -1,4 +1,4 @@
-"""The socket of the admin API: whoever can enter its folder may administer the pool, without a key.
+"""The socket of the admin API: a process that can enter its folder needs no key to use it.
 
 It is `admin.sock` in the runtime directory, which only the user of the server can enter. Several
 gateways of one supervisor use one path: the newest has it, because each binds a name of its own and
@@ -94,7 +94,7 @@ def _settings() -> ServerConfig:
 
 
 class _Operators:
-    """Marks requests as those of whoever runs the server, and knows the prefix of the paths."""
+    """Marks requests of the admin socket, and adds the API prefix to their paths."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app

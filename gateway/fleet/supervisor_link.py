@@ -27,7 +27,7 @@ _ASKED_AT_ONCE = 16
 """Questions of the supervisor that are answered at the same time."""
 
 AskWorker = Callable[[str, str, int], Awaitable[str]]
-"""Asks a worker for the greedy answer to a prompt, of so many tokens; raises `TaskError`."""
+"""Asks a worker (name, prompt, number of tokens) for its greedy answer; raises `TaskError`."""
 
 
 class SupervisorLink:
@@ -42,7 +42,7 @@ class SupervisorLink:
         timeout_s: float = 600.0,
     ) -> None:
         self.report = FleetReport()
-        """The supervisor's processes as it told them last; empty without a supervisor."""
+        """The latest report of the supervisor on its processes; empty without a supervisor."""
         self.serving_models: frozenset[str] = frozenset()
         """Models of which a worker serves, by that report."""
         self._channel = Channel(path, self._on_line, first=Subscribe()) if path else None

@@ -52,7 +52,7 @@ class HttpServer:
             self._servers.append(server)
 
     def retire(self) -> None:
-        """Accept no more; serve the open connections, each until its next answer or its end."""
+        """Stop accepting; each open connection is served until its next answer or its end."""
         self._stop_accepting()
         self._config.connections.retire()
 
@@ -62,7 +62,7 @@ class HttpServer:
             await asyncio.wait(self._tasks)
 
     async def close(self, *, grace_s: float) -> None:
-        """Accept no more, close idle connections at once and the others after `grace_s`."""
+        """Stop accepting, close idle connections at once and the others after `grace_s`."""
         self._stop_accepting()
         await self._context.terminated.set()
         self._config.connections.close_idle()

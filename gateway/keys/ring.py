@@ -79,7 +79,7 @@ class KeyFile:
 
 
 class KeyRing:
-    """The keys of the options and of the files; without any the server is open to everybody."""
+    """The keys of the options and of the files; without any, no request needs a key."""
 
     def __init__(self, given: Sequence[ApiKey] = (), files: Sequence[KeyFile] = ()) -> None:
         """Take the keys; raises `ConfigError` if two of them contradict each other."""
@@ -95,7 +95,7 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key is configured; with an empty key file this is False: nobody has access."""
+        """Whether no key is configured; False with an empty key file, with which all is refused."""
         return not self._given and not self._files
 
     @property
@@ -123,7 +123,7 @@ class KeyRing:
     async def refresh(self) -> None:
         """Read the files again that have changed; a broken one leaves all keys as they were."""
         if self._late is not None and not self._late.done():
-            return  # somebody has waited for it already
+            return  # another request has waited for it already
         if any(file.has_changed for file in self._files):
             reading = asyncio.ensure_future(self._read_changed())
             try:

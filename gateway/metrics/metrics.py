@@ -86,7 +86,7 @@ class Metrics:
         self.moves[model, cause or "", "begun" if has_begun else "none"] += 1
 
     def read_again(self, model: str, n_tokens: int) -> None:
-        """Count the tokens that were read again because a task went on elsewhere."""
+        """Count the tokens that were read again because a task moved to another worker."""
         self.reread[(model,)] += n_tokens
 
     def worker_lost(self, worker: str, model: str) -> None:

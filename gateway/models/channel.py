@@ -16,7 +16,7 @@ _AGAIN_S = 0.5
 
 
 class Channel:
-    """One connection, which a task of its own opens again whenever it breaks."""
+    """One connection, which a background task opens again whenever it breaks."""
 
     def __init__(
         self, path: str, on_line: Callable[[Line], None], first: Line | None = None

@@ -1,4 +1,4 @@
-"""A model that can be loaded: its state, and what a client is told of it."""
+"""A model that can be loaded and unloaded: its state, its workers and its requests."""
 
 from collections.abc import Mapping
 

@@ -25,7 +25,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Let a waiting request go on: its model is loaded and counts the request already."""
+    """Resume a waiting request: its model is loaded and counts the request already."""
 
     ticket: int
 
@@ -142,7 +142,7 @@ class ModelStates:
         return [Send(Order(verb=Verb.YIELD, model=name))]
 
     def kept(self, name: str, *, is_kept: bool) -> list[Action]:
-        """Note whether another gateway has requests of a model; one that is kept goes on."""
+        """Note whether another gateway has requests of a model; if so, it is not unloaded."""
         model = self.models.get(name)
         if model is None:
             return []
@@ -160,7 +160,7 @@ class ModelStates:
         return [StateChanged(name), *self._pump()]
 
     def _settle(self, model: ManagedModel) -> list[Action]:
-        """Tell the gateway that waits for it that nobody uses a model here any more."""
+        """Report that a model has no request here, if another gateway waits for that."""
         if not model.owes_idle or model.n_requests or model.name in self._queue:
             return []
         model.owes_idle = False

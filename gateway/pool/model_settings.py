@@ -16,14 +16,14 @@ from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
 _LORA_ID, _SYSTEM_ID = -1, -2
 ORDERS = {_LORA_ID: "LoRA scales", _SYSTEM_ID: "system prompt"}
-"""Task ids of settings that are sent to a worker, and their names: nobody waits for the answer."""
+"""Task ids of settings that are sent to workers, and their names; no answer is awaited."""
 
 Scales = tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)
 class _Known:
-    """What a worker has been sent, or has told of itself."""
+    """Versions that a worker was sent, or has reported."""
 
     model: str
     scales: Version = CONFIGURED

@@ -43,7 +43,7 @@ from protocol.wire.side_tasks import Embed, Rerank, SlotAction
 __all__ = ["Health", "ModelState", "Pool"]
 
 _NO_WORKER_S = 30.0
-"""A pool without any worker is `loading model` for so long, then `error`."""
+"""Seconds for which a pool without any worker is `loading model`, before it is `error`."""
 _MAX_TICK_S = 0.5
 """Longest time between two looks at deadlines and silent workers, in seconds."""
 _ID_CYCLE = 1_000_000_000
@@ -104,7 +104,7 @@ class Pool:
         self._tick()
 
     def step_aside(self) -> None:
-        """Let the workers dial another process, which has bound the endpoints; and go on."""
+        """Let the workers dial another process that has bound the endpoints; keep serving."""
         self._transport.connections.step_aside()
 
     def step_back(self) -> None:
@@ -194,11 +194,11 @@ class Pool:
         return self._dispatcher.allowances
 
     def turns(self) -> Mapping[str, int]:
-        """Count the tasks of each tenant that may have only so many at once."""
+        """Count the tasks of each tenant whose number of tasks is limited."""
         return dict(self._dispatcher.queue.turns.n_tasks)
 
     def share_turns(self, elsewhere: Mapping[str, TurnsElsewhere]) -> None:
-        """Take in what other gateways have of such tenants; what may go now goes with the clock."""
+        """Store the tasks of such tenants at other gateways; it takes effect at the next tick."""
         self._dispatcher.queue.share_turns(elsewhere)
 
     def place(self, task_id: int) -> QueuePlace | None:

@@ -22,7 +22,7 @@ MAX_FAULTS = 2
 
 
 class MoveCause(StrEnum):
-    """Why a task went on at another worker."""
+    """Why a task moved to another worker."""
 
     LOST = "lost"
     """Its worker died, hung or could not be reached."""
@@ -84,7 +84,7 @@ class TaskSpec:
     is_bound: bool = False
     """Whether it acts on what its worker holds now, so that no other worker can take it over."""
     continues: bool = True
-    """Whether another worker goes on with an answer that has begun."""
+    """Whether another worker may continue an answer that has begun."""
     trace: TaskTrace | None = None
     """The trace of its request; None while traces are off."""
     fingerprint: Fingerprint | None = None
@@ -111,7 +111,7 @@ class TaskState(StrEnum):
     STARTED = "started"
     """Its worker reads the prompt or writes the answer."""
     CANCELLED = "cancelled"
-    """Nobody waits for it, but its worker has still to end it."""
+    """It was given up, but its worker has still to end it."""
     ENDED = "ended"
 
 
@@ -152,7 +152,7 @@ class Task:
         self.waited_s = 0.0
         """Time in the queue, before each worker that it had."""
         self.cancelled_at = 0.0
-        """When its worker was told to give it up; 0 unless it was."""
+        """When it was cancelled at its worker; 0 unless it was."""
         self.attempt = 0
         self.worker_name = ""
         """Of the worker that has it, or had it last."""
@@ -161,7 +161,7 @@ class Task:
         self.is_shown = False
         """Whether the client may have seen a part of the answer: then it cannot begin anew."""
         self.n_faults = 0
-        """Failures of workers since its answer last went on."""
+        """Failures of workers since its answer last grew."""
         self.tried: set[str] = set()
         """Keys of the workers that failed it or were to lose it, and live on; others come first."""
         self.suspect: Suspect | None = None
@@ -220,7 +220,7 @@ class Task:
         self.n_unread: float | None = None
         """Prompt tokens that the worker must compute; None unless they are pending there."""
         self.n_begun = 0
-        """Tokens of the answer that the worker was given to go on with."""
+        """Tokens of the answer that the worker was given to continue."""
         self.expected_s = 0.0
         """Predicted time from the assignment to the first delta; 0 is unknown."""
         self.is_paused = False
@@ -228,7 +228,7 @@ class Task:
         self.is_ready = False
         """Whether its worker has read all that a task that pauses may read."""
         self.risk_since = 0.0
-        """When it was assigned, or went on after a pause."""
+        """When it was assigned, or resumed after a pause."""
         self.n_deltas = 0
         """Deltas that came until `is_read`."""
         self.is_read = False
@@ -254,7 +254,7 @@ class Task:
 
     @property
     def may_move(self) -> bool:
-        """Whether another worker may go on with it, or begin it anew."""
+        """Whether another worker may continue it, or start it again."""
         return not self.spec.is_bound and (self.spec.continues or not self.is_shown)
 
     @property
@@ -268,7 +268,7 @@ class Task:
         return self.is_on_trial and bool(self.answer.tokens)
 
     def proceed(self, now: float) -> None:
-        """Note that its worker goes on after a pause: it computes what none has computed before."""
+        """Note that its worker resumes it after a pause, and computes what no worker has before."""
         self.is_paused, self.risk_since = False, now
 
     @property
@@ -312,7 +312,7 @@ class Task:
         self.is_shown = not self.spec.is_whole
 
     def requeue(self, cause: MoveCause, now: float) -> None:
-        """Let another worker go on with it; without `continues` it begins anew."""
+        """Let another worker continue it; without `continues` it starts again."""
         self._become(TaskState.WAITING)
         self.report()
         self.attempts[-1].end = self.attempts[-1].end or cause

@@ -1,6 +1,6 @@
-"""The way from the pool to its workers: performs what the dispatcher decides.
+"""Performs what the dispatcher decides: sends messages to workers, and ends streams.
 
-What comes back from the workers is taken in by `worker_inbox.py`.
+Messages from the workers are handled by `worker_inbox.py`.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Streams that go on when their client hangs up, and that can be read again, as llama-server's.
+"""Streams that continue when their client hangs up, and can be read again, as in llama-server.
 
 `gateway/routes` keeps an answer through it; it knows nothing of tasks, models or workers.
 """

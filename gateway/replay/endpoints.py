@@ -1,4 +1,4 @@
-"""`/v1/stream` and `/v1/streams/lookup`: reads kept streams again, ends them, tells of them."""
+"""`/v1/stream` and `/v1/streams/lookup`: reads kept streams again, ends them, lists them."""
 
 import re
 from collections.abc import Mapping

@@ -56,7 +56,7 @@ class StreamSession:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether somebody has ended it."""
+        """Whether a client has ended it."""
         return self._stop.is_set()
 
     @property
@@ -91,7 +91,7 @@ class StreamSession:
         self.n_dropped += n
 
     def finish(self) -> None:
-        """Add no more; idempotent."""
+        """Refuse all later bytes; idempotent."""
         if not self.is_over:
             self.completed_at = int(time.time())
             self._wake()
@@ -102,7 +102,7 @@ class StreamSession:
         self.finish()
 
     async def stopped(self) -> None:
-        """Wait until somebody ends it."""
+        """Wait until a client ends it."""
         await self._stop.wait()
 
     async def begun(self) -> None:

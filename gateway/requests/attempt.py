@@ -33,7 +33,7 @@ class Attempt:
     """Why it went there (`RouteReason`)."""
     assigned_at: float
     n_before: int = 0
-    """Tokens of the answer that it went on from."""
+    """Tokens of the answer that it continued."""
     n_expected: int = 0
     """Prompt tokens that should have been cached there."""
     predicted_s: float = 0.0
@@ -49,14 +49,14 @@ class Attempt:
     ended_at: float = 0.0
     reading_s: float = 0.0
     writing_s: float = 0.0
-    """What its worker has measured for prompt and answer; 0 of one that went on from another."""
+    """Times that its worker measured for prompt and answer; 0 if it continued another attempt."""
     end: str = ""
     """How it ended: as the task did (`finish`), or why it went elsewhere."""
     n_prompt: int = 0
     n_cached: int = 0
-    """Tokens of the prompt that were cached, as its client is told."""
+    """Cached tokens of the prompt, as reported to the client."""
     is_told: bool = False
-    """Whether the worker has told both at the end."""
+    """Whether the worker has reported both at the end."""
     n_read: int = 0
     n_reused: int = 0
     n_predicted: int = 0
@@ -74,7 +74,7 @@ class Attempt:
         self.n_predicted = max(self.n_predicted, usage.n_predicted)
 
     def finish(self, message: Terminal, now: float) -> None:
-        """Take the worker's last word; a message that a gateway made for it has no account."""
+        """Store the worker's terminal message; one that the gateway made for it has no usage."""
         self.account(message.usage)
         match message:
             case Done():

@@ -35,7 +35,7 @@ class EndedRequest:
 
 
 class RequestBook:
-    """Told of everything by the access layer and the pool; belongs to the event loop."""
+    """Called by the access layer and the pool; belongs to the event loop."""
 
     def __init__(self, pay: Callable[[UsageEntry], None] = lambda _: None) -> None:
         self.pay = pay

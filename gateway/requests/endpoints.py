@@ -81,7 +81,7 @@ class RequestEndpoints:
         return [{"gateway": os.getpid(), **row} for row in rows]
 
     async def _listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Look at all requests, some at a time: there may be thousands, and streams go on."""
+        """Look at all requests, a few in each turn of the loop: there may be thousands."""
         n_running = n_queued = 0
         rows: list[dict[str, Any]] = []
         places, now = self._places(), time.monotonic()

@@ -68,7 +68,7 @@ class FleetEndpoints:
         return worker_rows(views, self._supervisor.report, by_name, os.uname().nodename)
 
     async def drain(self, request: Request) -> Response:
-        """Take a worker out of service: its streams go on elsewhere, and it ends."""
+        """Take a worker out of service: its streams continue at other workers, and it ends."""
         return await self._order_worker(request, WorkerVerb.DRAIN)
 
     async def undrain(self, request: Request) -> Response:

@@ -26,7 +26,7 @@ _QUESTION = "metrics"
 _ENDED = "ended"
 """Stem of the file with the counters of gateways that have ended."""
 _TURN_S = 0.001
-"""After so long the text lets streams go on before its next family."""
+"""Seconds of writing after which the loop may turn before the next family."""
 _numbers = itertools.count()
 
 
@@ -77,7 +77,7 @@ async def _written(metrics: Metrics, view: PoolView) -> bytes:
 
 
 def _collect(folder: Path, own: str, answers: Mapping[str, Answer | None]) -> list[Answer]:
-    """Return what all others have counted: of one that does not answer, what it told last."""
+    """Return the counters of all others; of one that does not answer, those in its file."""
     others = [answer or _read(folder, name) for name, answer in answers.items()]
     return [*others, _fold(folder, {own, *answers})]
 

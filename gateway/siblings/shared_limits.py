@@ -64,7 +64,7 @@ class SharedLimits:
             self._clock = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Ask no more; idempotent."""
+        """Stop asking; idempotent."""
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None

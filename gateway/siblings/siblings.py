@@ -55,7 +55,7 @@ class Siblings:
             path.chmod(0o600)
 
     def close(self) -> None:
-        """Answer no more; idempotent."""
+        """Stop answering; idempotent."""
         if self._server is not None:
             self._server.close()
             self._server = None

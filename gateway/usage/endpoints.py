@@ -52,7 +52,7 @@ class UsageEndpoints:
         siblings.respond(_QUESTION, self._tell)
 
     async def admin(self, request: Request) -> Response:
-        """Return everybody's usage."""
+        """Return the usage of all keys."""
         return await self._answer(read_question(request.query_params, GROUPS, ("key", "model")))
 
     async def own(self, request: Request) -> Response:

@@ -18,7 +18,7 @@ class Tokens:
 
     requests: int = 0
     prompt: int = 0
-    """Tokens of the prompts, each prompt once, as far as they were read or found in a cache."""
+    """Tokens of the prompts, each prompt once, that were read or found in a cache."""
     cached: int = 0
     """Of these, found in a cache."""
     completion: int = 0
@@ -28,7 +28,7 @@ class Tokens:
     reused: int = 0
     """Tokens that workers found in their caches."""
     generated: int = 0
-    """Tokens that workers generated, also if they were lost and generated once more."""
+    """Tokens that workers generated, also those that were lost and generated again."""
 
     def plus(self, other: "Tokens") -> "Tokens":
         """Return the sums."""

@@ -16,7 +16,7 @@ class UsageLog:
     """
 
     def __init__(self, folder: Path, name: str, *, max_bytes: int, fsync_s: float) -> None:
-        """`fsync_s`: at most so long is a line not on the disk; 0 is at once, below 0 never."""
+        """`fsync_s`: maximum seconds until a line is on the disk; 0 is at once, below 0 never."""
         self._folder = folder
         self._name = name
         self._max_bytes = max_bytes

@@ -1,4 +1,4 @@
-"""Brings usage from the event loop to the disk, on a thread of its own.
+"""Writes usage from the event loop to the disk, in its own thread.
 
 `put` appends to a queue and never waits. What cannot be written is kept in memory as sums by day,
 key and model, whose number is bounded, and is written as soon as that is possible again; no request

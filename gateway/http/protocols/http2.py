@@ -1,4 +1,4 @@
-"""HTTP/2 in which a faulty stream ends alone: the connection and its other streams go on.
+"""HTTP/2 in which a faulty stream ends alone; the connection and its other streams stay.
 
 Hypercorn ends a connection, and all streams of a proxy with it, at data for a request that was
 answered before its body had come, at a path that is no ASCII, and at frames of priority. A stream
@@ -34,7 +34,7 @@ class Http2(H2Protocol):
         self._deadlines: dict[int, asyncio.Timeout] = {}
 
     async def handle(self, event: Event) -> None:
-        """Handle what came; at the end nobody waits for room any more."""
+        """Handle an event; at the end of the connection, end every wait for room."""
         await super().handle(event)
         if isinstance(event, Closed):
             for buffer in list(self.stream_buffers.values()):

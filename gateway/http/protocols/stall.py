@@ -29,7 +29,7 @@ class StallWatch:
             self._timer = self._loop.call_later(self._limit_s, self._look_again)
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop the timer; idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -54,7 +54,7 @@ def histograms(
     rows: Iterable[tuple[Sequence[str], Histogram]],
     bounds: Sequence[float] = (),
 ) -> str:
-    """Write a family of histograms; with `bounds` those of its own that are among these."""
+    """Write a family of histograms; with `bounds`, only the buckets of these bounds."""
     wanted = {*bounds, float("inf")} if bounds else None
     lines = [_head(name, text, "histogram")]
     for values, histogram in rows:

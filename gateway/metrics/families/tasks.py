@@ -73,7 +73,7 @@ def _from_zero(known: Iterable[T], counted: Mapping[T, float]) -> Iterable[tuple
 
 
 def of_routes(metrics: Metrics, view: PoolView) -> Iterator[str]:
-    """Write what decided the assignments, and what of prompts was cached."""
+    """Write the reasons of assignments, and the cached tokens expected and found."""
     yield counter(
         "llamapool_routed_tasks_total",
         "Assignments by what decided them.",

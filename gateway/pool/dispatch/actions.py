@@ -28,7 +28,7 @@ class CancelTask:
 
 @dataclass(frozen=True, slots=True)
 class ProceedTask:
-    """Tell the worker to go on with an answer that pauses."""
+    """Tell the worker to resume a paused answer."""
 
     worker: str
     task_id: int

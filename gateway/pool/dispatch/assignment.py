@@ -1,4 +1,4 @@
-"""Gives tasks to workers: waiting ones, and those of a worker that should not keep them. Pure."""
+"""Assigns waiting tasks to workers, and moves tasks away from bad or leaving workers. Pure."""
 
 from gateway.pool.dispatch.actions import Action, Assign, CancelTask, ProceedTask
 from gateway.pool.dispatch.task_book import TaskBook
@@ -11,7 +11,7 @@ from gateway.pool.task import MoveCause, Task, TaskState
 
 
 class Assignment:
-    """Takes the credits of workers for tasks."""
+    """Assigns tasks; the only place where a credit is taken."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Assignment:
         return actions
 
     def proceed(self, now: float) -> list[Action]:
-        """Tell workers to go on with the paused answers whose turn it is."""
+        """Return the orders to resume the paused answers whose turn it is."""
         tasks = self._quarantine.proceed(now)
         return [ProceedTask(task.worker, task.task_id, task.attempt) for task in tasks]
 
     def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
-        """Let others go on with what a worker has, as far as they have free slots."""
+        """Move the tasks of a worker to others, as many as have free slots."""
         key = worker.key
         actions: list[Action] = []
         for task in list(worker.tasks.values()):

@@ -1,4 +1,4 @@
-"""The workers that are connected, from their first word to the loss of their connection. Pure."""
+"""The connected workers, from their `Hello` to the loss of their connection. Pure."""
 
 import math
 
@@ -17,7 +17,7 @@ _MAX_WORKERS, _MAX_MODELS = 1024, 256
 
 
 class ConnectedWorkers:
-    """Notes what workers say of themselves."""
+    """Stores what workers report of themselves."""
 
     def __init__(self, routing: RoutingPolicy, queue: TaskQueue) -> None:
         self.by_key: dict[str, Worker] = {}
@@ -43,7 +43,7 @@ class ConnectedWorkers:
         self._queue.open(model)
 
     def ready(self, key: str, card: ModelCard, *, is_held: bool, granted: int) -> bool:
-        """Note that a worker has loaded its model; tell whether its slots are open."""
+        """Note that a worker has loaded its model; return whether this opens its slots."""
         worker = self.by_key[key]
         if worker.state is not WorkerState.LOADING:
             return False
@@ -55,7 +55,7 @@ class ConnectedWorkers:
         return not is_held
 
     def admitted(self, key: str) -> bool:
-        """Note that a worker is held no more; tell whether its slots are open since now."""
+        """Note that a worker is no longer held; return whether this opens its slots."""
         worker = self.by_key[key]
         if not worker.is_held or worker.card is None:
             return False
@@ -71,7 +71,7 @@ class ConnectedWorkers:
         self._routing.opened(worker)
 
     def shares(self, key: str, beat: Heartbeat) -> bool:
-        """Take in what a worker grants to this gateway; tell whether that is more than before."""
+        """Store the credits that a worker grants to this gateway; return whether they grew."""
         worker = self.by_key[key]
         self.n_shared += beat.is_shared - worker.is_shared
         return worker.share(beat)
@@ -95,7 +95,7 @@ class ConnectedWorkers:
         return worker
 
     def forget(self, name: str) -> bool:
-        """Forget a worker that will not come back; one that is here is kept. Tell whether it was.
+        """Forget a worker unless it is connected; return whether it was forgotten.
 
         A worker that is configured on this host keeps its slot ids, too: see `SlotMap.expect`.
         """
@@ -123,7 +123,7 @@ class ConnectedWorkers:
         return any(one.name == name for one in self.by_key.values())
 
     def close(self, model: str) -> None:
-        """Let no task wait for a model of which nothing is known: no worker ever was ready."""
+        """Close the queue of a model that no worker serves or loads, and none ever did."""
         is_loading = any(one.model == model for one in self.by_key.values())
         if model not in self.cards and not is_loading:
             self._queue.close(model)

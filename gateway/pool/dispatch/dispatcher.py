@@ -89,7 +89,7 @@ class Dispatcher:
 
     @property
     def n_tasks(self) -> int:
-        """Tasks that somebody waits for."""
+        """Tasks that were not cancelled."""
         return self.book.n_wanted
 
     @property
@@ -140,7 +140,7 @@ class Dispatcher:
         return [CancelTask(task.worker, task_id, task.attempt)]
 
     def expire(self, now: float) -> list[Action]:
-        """Fail the tasks that waited too long; end what holds others back."""
+        """Fail the tasks that waited too long; end reservations and suspicions that are over."""
         self.routing.tidy()
         self.allowances.tidy()
         actions: list[Action] = []
@@ -197,12 +197,12 @@ class Dispatcher:
         return self._assignment.pump(self.workers[key].model, now) if is_open else []
 
     def worker_shares(self, key: str, beat: Heartbeat, now: float) -> list[Action]:
-        """Take in what a worker grants to this gateway, and what others have there."""
+        """Store the credits of a worker for this gateway, and the tasks of other gateways there."""
         has_more = self.connected.shares(key, beat)
         return self._assignment.pump(self.workers[key].model, now) if has_more else []
 
     def worker_leaves(self, key: str, now: float) -> list[Action]:
-        """Send nothing more to a worker that drains; others go on with what it has."""
+        """Assign nothing more to a worker that drains; its tasks move to others."""
         worker = self.workers[key]
         if worker.state is not WorkerState.LEAVING:
             worker.become(WorkerState.LEAVING)
@@ -220,7 +220,7 @@ class Dispatcher:
         )
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:
-        """Let others go on with the tasks of a worker; fail those that are bound to it."""
+        """Move the tasks of a lost worker to others; fail those that are bound to it."""
         worker = self.connected.lost(key, now)
         self._assignment.leaving.pop(key, None)
         self.outliers.gone(worker)
@@ -252,7 +252,7 @@ class Dispatcher:
         return [Ejected(key, cause), *moved]
 
     def was_given_up(self, key: str, lease: TaskKey) -> bool:
-        """Tell whether an attempt was cancelled or goes on elsewhere, and has not ended yet."""
+        """Return whether an attempt was cancelled or moved, and its worker has not ended it yet."""
         task = self.book.find(key, lease)
         if task is not None:
             return task.state is TaskState.CANCELLED
@@ -260,7 +260,7 @@ class Dispatcher:
         return worker is not None and TaskKey(lease.id, lease.attempt) in worker.abandoned
 
     def started(self, key: str, envelope: Envelope, now: float) -> bool:
-        """Note the slot of a task and what its prompt costs; false if nobody waits for it."""
+        """Note the slot of a task and the cost of its prompt; false if the task was cancelled."""
         task, message = self.book.find(key, envelope.task), envelope.payload
         assert isinstance(message, Started)
         if task is None or task.has_started:
@@ -272,7 +272,7 @@ class Dispatcher:
         return task.state is TaskState.STARTED
 
     def progressed(self, key: str, lease: TaskKey) -> bool:
-        """Note that a client may see how far its prompt is read; false if nobody waits for it."""
+        """Note that a client may see its prompt's progress; false if the task was cancelled."""
         task = self.book.find(key, lease)
         if task is None or task.state is TaskState.CANCELLED:
             return False
@@ -301,7 +301,7 @@ class Dispatcher:
         return actions
 
     def paid(self, key: str, lease: TaskKey, message: PromptRead, now: float) -> list[Action]:
-        """Note what a worker says that a prompt has cost so far, whoever still waits for it."""
+        """Note the cost of a prompt so far, as its worker reports it, also of a cancelled task."""
         self.accounted(key, lease, Usage(n_read=message.n_read, n_cached=message.n_cached))
         task = self.book.find(key, lease)
         if task is None or not (message.is_paused and task.is_paused):
@@ -324,11 +324,11 @@ class Dispatcher:
         return task
 
     def cached(self, key: str, message: Cached) -> None:
-        """Note what a worker says of its prefix cache."""
+        """Store a worker's report on its prefix cache."""
         self.routing.cached(key, message)
 
     def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
-        """Take the credit back and pass the result on, if somebody still waits for it."""
+        """Return the credit, and pass the result on unless the task was cancelled."""
         task, message = self.book.find(key, envelope.task), envelope.payload
         worker = self.workers.get(key)
         if worker is None:

@@ -38,7 +38,7 @@ class TaskBook:
 
     @property
     def n_wanted(self) -> int:
-        """Tasks that somebody waits for."""
+        """Tasks that were not cancelled."""
         return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
 
     def find(self, key: str, lease: TaskKey) -> Task | None:
@@ -56,7 +56,7 @@ class TaskBook:
         self.queue.push(task)
 
     def put_back(self, task: Task, cause: MoveCause, now: float) -> None:
-        """Put a task back at its place in the queue: it goes on, or begins anew."""
+        """Put a task back at its place in the queue: it continues, or starts again."""
         self.charges.refund(task)
         self._placement.shares.returned(task)
         task.requeue(cause, now)

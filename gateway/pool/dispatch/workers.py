@@ -82,7 +82,7 @@ class Worker:
         self.is_shared = False
         """Whether other gateways use it too."""
         self.demanded: Waiting = NOBODY
-        """What it was told last of the tasks that wait for its credits."""
+        """The latest demand that was sent to it."""
 
     changes: "dict[Worker, None]"
     """Where it notes itself when something about it changes: its place among the others is to be

@@ -97,7 +97,7 @@ class PeerAccess:
         self._zap.start()
 
     def close(self) -> None:
-        """Answer no more handshakes."""
+        """Stop answering handshakes."""
         if self._zap is not None:
             self._zap.stop()
             self._zap = None

@@ -31,9 +31,9 @@ logger = logging.getLogger(__name__)
 
 _SILENT_BEATS = 5
 _SILENT_MIN_S = 3.0
-"""A worker is lost after so many heartbeats without a frame, but not within so many seconds."""
+"""A worker is lost after this many heartbeats without a frame, and at least this many seconds."""
 _LATE_S = 1.0
-"""Between two sweeps; what is more, this process has stood still for."""
+"""Maximum seconds between two sweeps; for any longer time this process has stood still."""
 _UNASKED_BYTES = 8 * 1024 * 1024
 """Largest frame of a worker without a task here: its card, its settings, its cached blocks."""
 _RESET = codec.encode(-1, [Ping()])

@@ -1,4 +1,4 @@
-"""Connections that end before they have proved who they are: counted, and one log line a minute.
+"""Connections that end before they are authenticated: counted, and logged once a minute.
 
 Pure but for the log line. The address is often all that an operator has to find a worker whose key
 was forgotten.
@@ -24,7 +24,7 @@ class _Peer:
 
 
 class FailedHandshakes:
-    """Tells of every failure once a minute and address."""
+    """Logs failures, at most once a minute for each address."""
 
     def __init__(self, count: Callable[[str], None]) -> None:
         self._count = count

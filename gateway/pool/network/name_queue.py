@@ -53,7 +53,7 @@ class NameQueue(Generic[F]):
         return self._waiting.pop(next(iter(self._waiting)))
 
     def keep(self, identity: bytes, frame: F, size: int = 0) -> bool:
-        """Keep a frame of so many bytes of a waiting connection; false if it does not wait."""
+        """Keep a frame of `size` bytes of a waiting connection; false if it does not wait."""
         waiting = self._waiting.get(identity)
         if waiting is None:
             return False

@@ -82,7 +82,7 @@ class Newcomers:
 
 def _failure(event: int, value: int) -> tuple[str, str]:
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return "refused", "told by ZAP already"
+        return "refused", "logged by ZAP already"
     if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
         return "unfinished", "it hung up, came without keys, or said nothing for too long"
     if value == _WRONG_SERVER_KEY:

@@ -41,7 +41,7 @@ def key_of(frame: zmq.Frame) -> str:
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:
-        return "?"  # ZAP has named nobody, so nobody has authorised it
+        return "?"  # ZAP has named no key, so it is not authorised
 
 
 def address_of(frame: zmq.Frame) -> str:
@@ -50,7 +50,7 @@ def address_of(frame: zmq.Frame) -> str:
 
 
 def pid_of(frame: zmq.Frame) -> int:
-    """Return the process of the sender, by the kernel's word; 0 unless it is on this host."""
+    """Return the sender's process id, as the kernel reports it; 0 unless it is on this host."""
     address = address_of(frame)
     tail = address.rpartition(":")[2]
     return int(tail) if address.startswith(_LOCAL) and tail.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The ROUTER socket: bytes of workers in, bytes to workers out. It knows no messages.
+"""The ROUTER socket: sends and receives frames as bytes; it does not decode messages.
 
 The loop watches ZeroMQ's file descriptor itself: `zmq.asyncio` costs 17 us a message, this 1 us.
 That descriptor is edge-triggered and also swallowed by a send, so both ends look again.
@@ -26,11 +26,11 @@ _BURST = 256
 _BURST_S = 0.003
 """Time for which frames are read in one turn: as much again goes into writing what they bring."""
 _DRAINING_S = 0.1
-"""How long all frames are read that are here. Peers take turns, so each has been heard by then."""
+"""Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 
 
 class RouterSocket:
-    """Binds, drains, sends; tells which connections have ended."""
+    """Binds, receives, sends, and reports connections that have ended."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class SecondLook:
             self._timer = asyncio.get_running_loop().call_later(_SECOND_LOOK_S, self._again)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
 

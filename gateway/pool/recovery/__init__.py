@@ -1,4 +1,4 @@
-"""What happens after a fault: answers go on elsewhere, requests and workers that do harm wait.
+"""Recovery from faults: answers continue at other workers; harmful requests and workers are held.
 
-Pure: the dispatcher asks, and acts on what it hears.
+Pure: the dispatcher calls it and acts on its results.
 """

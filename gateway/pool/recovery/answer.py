@@ -1,4 +1,4 @@
-"""What has come of one task's answer, whichever workers wrote it.
+"""The part of one task's answer that has arrived, from whichever workers.
 
 It is all that another worker needs to go on with the answer (`Begun`): the token ids, and how many
 characters of each part were passed on. Four bytes a token, whatever the tokens say.
@@ -52,17 +52,17 @@ class Answer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is anything to go on with."""
+        """Whether another worker could continue it."""
         return bool(self.tokens) or self.is_echoed
 
     @property
     def n_told(self) -> int:
-        """Tokens as the worker counts them, as far as that can be."""
+        """Tokens as the worker counts them, limited to what is plausible."""
         return max(0, min(self.n_predicted, len(self.tokens) + MAX_UNSEEN))
 
     @property
     def latest_at(self) -> float:
-        """When the latest delta came, also while another worker is to go on; 0 before the first."""
+        """When the latest delta came, also between two workers; 0 before the first."""
         return self.last_at or self._broken_at
 
     @property
@@ -100,14 +100,14 @@ class Answer:
             counts[call.index] += len(call.arguments)
 
     def pause(self) -> None:
-        """Note that its worker is lost to it: another one will go on."""
+        """Note that its worker was lost: another one will continue it."""
         if self.last_at:
             self.predicted_s += self.last_at - self._since
             self._broken_at = self.last_at
             self.last_at = 0.0
 
     def begun(self, *, pauses: bool = False) -> Begun | None:
-        """Return what the next worker needs to go on; None if it begins anew."""
+        """Return what the next worker needs to continue; None if it starts again."""
         if not self.has_begun:
             return None
         return Begun(

@@ -1,4 +1,4 @@
-"""Workers that live but do not do well: they get one task at a time until they do.
+"""Workers that are alive but fail or are slow: they get one task at a time until they recover.
 
 As Envoy's outlier detection: several failures in a row eject a worker, at most half of the workers
 of a model, and the time between two probes doubles. A worker also counts as failing when its first
@@ -16,7 +16,7 @@ _MAX_FAILURES = 5
 _MAX_SLOW = 3
 """Late first tokens in a row that eject a worker."""
 _SLOW_FACTOR = 5.0
-"""A first token is late that takes so many times the predicted time."""
+"""A first token is late if it takes this many times the predicted time."""
 _SLOW_MIN_S = 1.0
 """Seconds; a first token that comes sooner is never late."""
 _N_GOOD = 3
@@ -129,6 +129,6 @@ class OutlierDetection:
 
 
 def _may_eject(worker: Worker, workers: Iterable[Worker]) -> bool:
-    """Tell whether no more than half of the workers of its model would be ejected with it."""
+    """Return whether at most half of the workers of its model would be ejected with it."""
     ready = [one for one in workers if one.model == worker.model and one.is_ready]
     return 2 * (1 + sum(one.is_ejected for one in ready)) <= len(ready)

@@ -145,7 +145,7 @@ class Quarantine:
         return found
 
     def _has_turn(self, task: "Task", rivals: list["Task"], now: float) -> bool:
-        """Tell whether a task that pauses goes on now beside others at its worker."""
+        """Return whether a paused task may resume now beside others at its worker."""
         suspect = task.suspect
         if suspect is None or not task.is_ready or task.cancelled_at:
             return False
@@ -171,13 +171,13 @@ class Quarantine:
         return True
 
     def cleared(self, task: "Task") -> None:
-        """Drop what is held against a task: it went on, or has ended well."""
+        """Clear a task that has passed the place where a worker died, or has ended well."""
         suspect, task.suspect = task.suspect, None
         if suspect is not None and not suspect.refused_until:
             self._forget(suspect)
 
     def refuse_held(self, now: float) -> bool:
-        """Refuse the suspects that were held long enough; tell whether anybody is suspected."""
+        """Refuse the suspects that were held long enough; return whether there are any suspects."""
         for other in list(self._tried.values()):
             if not other.is_at_worker or other.suspect is None:
                 del self._tried[other.task_id]

@@ -58,7 +58,7 @@ def fingerprint(task: Generate, model: str) -> Prefix:
 
 
 def _hashed(content: bytes, length: int, root: bytes) -> Prefix:
-    """Hash blocks of so many bytes, one after the other."""
+    """Hash blocks of `length` bytes, each together with all before it."""
     running = hashlib.blake2b(digest_size=BLOCK_BYTES, person=_PERSON)
     running.update(len(root).to_bytes(4, "big") + root)
     view, names = memoryview(content), []

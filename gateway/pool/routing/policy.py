@@ -1,4 +1,4 @@
-"""Which worker a task goes to: the one where it costs everybody the least time.
+"""Which worker a task goes to: the one where it costs all clients the least time.
 
 Pure. It compares workers in seconds: what they have to read before, what of the prompt is not in
 their cache, and how much their running streams slow the answer down. Reading counts once for the
@@ -76,7 +76,7 @@ class RouteChoice:
 
 
 class RoutingPolicy:
-    """Chooses among workers; told of everything that happens to them."""
+    """Chooses among workers, by the events of tasks that the dispatcher reports."""
 
     def __init__(self, index: PrefixIndex | None = None) -> None:
         self.index = index if index is not None else PrefixIndex()
@@ -133,7 +133,7 @@ class RoutingPolicy:
         return self._of_models.get(model, self._unknown).service_s.is_measured
 
     def read_s(self, spec: TaskSpec) -> float:
-        """Return the time to read what of a prompt no worker has in its cache."""
+        """Return the time to read the part of a prompt that no worker has in its cache."""
         holders = self.index.holders(spec.prefix.chain, -1, n_most=1)
         share = holders.most / spec.prefix.size if spec.prefix.size else 0.0
         of_model = self._of_models.get(spec.model, self._unknown)
@@ -310,7 +310,7 @@ def _reason(best: Offer, offers: Sequence[Offer]) -> RouteReason:
 
 
 def _better(best: Offer, busy: Sequence[Offer]) -> BetterWorker | None:
-    """Find a worker without a free slot that holds so much of the prompt that it is faster."""
+    """Find a worker without a free slot that is faster, because it holds much of the prompt."""
     if not best.worker.n_free or best.cost_s < _MIN_SAVED_S:
         return None
     other = min((one for one in busy if one.n_cached), key=lambda one: one.cost_s, default=None)

@@ -1,4 +1,4 @@
-"""What is known of one worker beside its cache: what it has to read, how fast it is."""
+"""Estimates for one worker beside its cache: its pending prompts and its speed."""
 
 import math
 
@@ -18,7 +18,7 @@ _MIN_EXPECTED_TOKENS = 64
 
 
 class WorkerEstimate:
-    """One connection of one worker, as far as choosing it is concerned."""
+    """What the routing knows of one connection of a worker."""
 
     __slots__ = ("bit", "pending", "throughput")
 

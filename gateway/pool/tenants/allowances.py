@@ -75,7 +75,7 @@ class Allowances:
         self._wall = wall
         self._accounts: dict[str, _Account] = {}
         self.on_spent: Callable[[Spent], None] = lambda _: None
-        """Told of everything that is used here, and given back."""
+        """Called with every amount that is used here, or given back."""
 
     def __repr__(self) -> str:
         return f"<Allowances accounts={len(self._accounts)}>"

@@ -11,7 +11,7 @@ from gateway.pool.tenants.fair_queue import FairQueue
 from gateway.pool.tenants.tenant_turns import TenantTurns, TurnsElsewhere
 
 _MAX_PLACES = 1000
-"""Waiting tasks of a model that are told their places: counting more takes the loop too long."""
+"""Maximum waiting tasks of a model whose places are computed: more take too long on the loop."""
 
 
 class TaskQueue:
@@ -152,7 +152,7 @@ class TaskQueue:
             self.admit(task.spec.tenant)
 
     def admit(self, tenant: str) -> None:
-        """Let held tasks of a tenant compete as far as its limit allows."""
+        """Let as many held tasks of a tenant compete as its limit allows."""
         while (found := self._first_held(tenant)) is not None and self.turns.take(found):
             self._queues[found.spec.model].admit(tenant)
             self._compete(found)

@@ -1,4 +1,4 @@
-"""What the slots do and what waits, as this gateway knows it without asking a worker. Pure."""
+"""The state of slots and queues as this gateway knows it, without asking a worker. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Activity:
     queue: Mapping[str, Mapping[str, int]]
     """Waiting tasks by model and tenant."""
     cards: Mapping[str, ModelCard]
-    """What each worker serves, as far as it has told."""
+    """The card of each worker that has sent one."""
 
 
 def activity(dispatcher: Dispatcher) -> Activity:
@@ -40,7 +40,7 @@ def activity(dispatcher: Dispatcher) -> Activity:
 
 
 def slot_uses(tasks: Iterable[Task]) -> list[SlotUse]:
-    """Return what the slots of one worker do, as far as its tasks have begun."""
+    """Return what the slots of one worker do; only tasks that have begun are known."""
     return [
         (task.slot, _phase(task), _n_held(task))
         for task in tasks

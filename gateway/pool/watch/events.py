@@ -43,7 +43,7 @@ class EventKind(StrEnum):
     DRAINED = "drained"
     """A process ended because an admin drained it."""
     ROLLOUT = "rollout"
-    """A rolling change began, went on or ended."""
+    """A rolling change began, progressed or ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
