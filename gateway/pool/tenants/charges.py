@@ -1,4 +1,4 @@
-"""What tasks cost their tenants: the currency of the fair queue is the computed token.
+"""The cost of tasks for their tenants, in computed tokens, as the fair queue counts.
 
 Pure. A prompt is charged by its guessed length when it is assigned, corrected when the worker has
 counted it, and the answer is added at the end, also if its client has left.
@@ -10,6 +10,11 @@ from protocol.wire.messages import Done, Failed, Finish, TaskMessage
 
 CACHED_COST = 0.1
 """Cost of a prompt token that was found in a cache, in computed tokens."""
+
+
+def cost(n_prompt: int, n_cached: int, n_predicted: int = 0) -> float:
+    """Return the cost of a task in computed tokens; never more tokens are cached than read."""
+    return n_prompt - (1 - CACHED_COST) * min(n_cached, n_prompt) + n_predicted
 
 
 class Charges:
@@ -25,8 +30,7 @@ class Charges:
     def started(self, task: Task) -> None:
         """Charge the prompt by what has to be computed of it."""
         answer = task.answer  # what is read again because a worker was lost costs nothing
-        n_cached = min(answer.n_cached, answer.n_prompt)
-        self._add(task, answer.n_prompt - (1 - CACHED_COST) * n_cached - task.charged)
+        self._add(task, cost(answer.n_prompt, answer.n_cached) - task.charged)
 
     def ended(self, task: Task, message: TaskMessage) -> None:
         """Charge the answer; a task that ends before it has started costs nothing."""
@@ -39,20 +43,18 @@ class Charges:
             self.refund(task)
 
     def refund(self, task: Task) -> None:
-        """Give everything back: the task begins anew, or never began."""
+        """Give everything back: the task starts again, or has never started."""
         self._add(task, -task.charged)
 
     def total(self, task: Task) -> float:
-        """Return what a task that ends now has cost, also where no worker has said so at its end.
+        """Return the cost of a task that ends now.
 
-        A worker that was lost brings no count: what has come of the answer is counted.
+        A worker that was lost reports no counts; then the part of the answer that came is counted.
         """
         answer = task.answer
         if not answer.n_prompt:
             return task.charged
-        n_cached = min(answer.n_cached, answer.n_prompt)
-        seen = answer.n_prompt - (1 - CACHED_COST) * n_cached + answer.n_told
-        return max(task.charged, seen)
+        return max(task.charged, cost(answer.n_prompt, answer.n_cached, answer.n_told))
 
     def _add(self, task: Task, tokens: float) -> None:
         task.charged += tokens

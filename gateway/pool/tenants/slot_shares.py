@@ -1,10 +1,10 @@
-"""Keeps slots back from tenants that have more than their share, for those that have less.
+"""Keeps slots free for tenants that have less than their share of them.
 
-Pure bookkeeping. Without it one tenant that always waits takes every slot in the moment in which it
-becomes free, and whoever asks for one thing at a time waits each time until another task ends. Kept
-are a slot for each tenant that had one a moment ago, as many as had one at the same time, and up to
-a quarter of all for those that come besides. What that costs: these slots stay free, while nobody
-of those has anything in the queue and only tenants above their share wait.
+Pure bookkeeping. Without it a tenant that always has waiting tasks takes every slot as it becomes
+free, and a tenant that sends one request at a time waits each time until another task ends. Kept
+free are one slot for each tenant that had one a moment ago, at most as many as had one at the same
+time, and up to a quarter of all slots for other tenants that are present. The cost: these slots
+stay free while only tenants above their share wait.
 """
 
 import itertools
@@ -15,21 +15,21 @@ from itertools import islice
 from gateway.pool.task import Task
 
 _RECENT_S = 5.0
-"""How long a tenant counts after its last task, so that its next one finds a slot."""
+"""Seconds for which a tenant counts as present after its last task."""
 _SLOTS_PER_RESERVE = 4
-_FEWEST_SLOTS = 4
-"""With fewer slots none is kept back: it would be a large part of the pool."""
+_MIN_SLOTS = 4
+"""Minimum slots of a model; with fewer none is kept free: it would be a large share."""
 
 
 class _RecentPeak:
-    """The largest number that stood at any time of the last seconds."""
+    """The largest value that a number had within the last `_RECENT_S` seconds."""
 
     def __init__(self) -> None:
         self._ended: deque[tuple[float, int]] = deque()
-        """When a number ceased to stand, and the number: each smaller than the one before."""
+        """When a value ended, and the value: each smaller than the one before."""
 
     def ends(self, n: int, now: float) -> None:
-        """Note that a number stood until now."""
+        """Note that the number was `n` until now."""
         while self._ended and self._ended[-1][1] <= n:
             self._ended.pop()
         self._ended.append((now, n))
@@ -74,11 +74,11 @@ class _ModelShares:
         return len(self.seen_at) + len(self.steady)
 
     def count_absent(self, now: float) -> int:
-        """Count by how many fewer tenants have a slot than had one at once a moment ago."""
+        """Count how many fewer tenants have a slot now than at the recent peak."""
         return max(0, self._n_at_once.value(now) - len(self.n_tasks))
 
-    def light(self, but: str, waiting: Container[str]) -> Iterator[str]:
-        """Go through the present tenants of which no task waits, those seen last first."""
+    def present_without_tasks(self, but: str, waiting: Container[str]) -> Iterator[str]:
+        """Yield the present tenants without a waiting task, those seen last first."""
         present = itertools.chain(reversed(self.seen_at), self.steady)
         return (name for name in present if name != but and name not in waiting)
 
@@ -91,11 +91,11 @@ class SlotShares:
         self._counted: set[int] = set()
         self._now = 0.0
         self.held_back: set[str] = set()
-        """Models of which a task was held back; they are looked at again with the clock."""
+        """Models of which a task was held back; the next tick tries them again."""
 
     def __repr__(self) -> str:
-        told = " ".join(f"{model}:{dict(one.n_tasks)}" for model, one in self._models.items())
-        return f"<SlotShares {told}>"
+        counts = " ".join(f"{model}:{dict(one.n_tasks)}" for model, one in self._models.items())
+        return f"<SlotShares {counts}>"
 
     def assigned(self, task: Task, now: float) -> None:
         """Count a task that goes to a worker."""
@@ -116,23 +116,23 @@ class SlotShares:
     def holds_back(
         self, task: Task, waiting: Container[str], n_slots: int, n_free: int, now: float
     ) -> bool:
-        """Tell whether a task must leave the free slots to others.
+        """Return whether a task must leave the free slots to others.
 
         `waiting` are the tenants that have tasks in the queue of its model.
         """
         self._now = now
         spec = task.spec
         model = self._models.get(spec.model)
-        if model is None or not spec.takes_credit or n_slots < _FEWEST_SLOTS:
+        if model is None or not spec.takes_credit or n_slots < _MIN_SLOTS:
             return False
-        n_own, n_most = model.n_tasks[spec.tenant], -(-n_slots // _SLOTS_PER_RESERVE)
+        n_own, n_max = model.n_tasks[spec.tenant], -(-n_slots // _SLOTS_PER_RESERVE)
         n_absent = model.count_absent(now)
-        if not n_own or n_free > n_absent + n_most:
+        if not n_own or n_free > n_absent + n_max:
             return False
         if (n_own + 1) * model.count_present(now) <= n_slots:
             return False  # it stays within its share
-        n_light = sum(1 for _ in islice(model.light(spec.tenant, waiting), n_most))
-        if not n_light or n_free > n_absent + n_light:
+        n_idle = sum(1 for _ in islice(model.present_without_tasks(spec.tenant, waiting), n_max))
+        if not n_idle or n_free > n_absent + n_idle:
             return False
         self.held_back.add(spec.model)
         return True
