@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.api.fields.bounds import bounds_of, check_head
 from gateway.http.bodies.body import HELD, MIB, BodyBudget, ClientGone
 from gateway.http.errors import (
-    INTERNAL_ERROR,
     RequestRefused,
     refused_response,
     task_error_response,
@@ -23,6 +22,7 @@ from gateway.http.errors import (
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
+from gateway.pool.task import INTERNAL_ERROR
 from gateway.requests.book import RequestBook
 from gateway.requests.record import REQUEST, RequestRecord
 from protocol.config.limits import LimitsConfig

@@ -77,7 +77,6 @@ class RequestRefused(Exception):
 FILE_NOT_FOUND = RequestRefused(404, "File Not Found", "not_found_error")
 EXPIRED_KEY = RequestRefused(401, "This API key has expired", "authentication_error")
 INVALID_KEY = RequestRefused(401, "Invalid API Key", "authentication_error")
-INTERNAL_ERROR = TaskError(ErrorCode.INTERNAL, "internal error")
 
 
 def task_error_body(error: TaskError) -> dict[str, Any]:

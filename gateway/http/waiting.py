@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Never
 
 from gateway.http.event_stream import EventStream
-from gateway.pool.routing.urgency import TIMEOUT_HEADER, TTFT_HEADER, Urgency
+from gateway.http.origin.urgency import TIMEOUT_HEADER, TTFT_HEADER
+from gateway.pool.routing.origin import Urgency
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import TaskState
 from gateway.pool.tenants.queue_limits import QueuePlace

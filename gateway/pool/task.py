@@ -20,6 +20,9 @@ from protocol.wire.messages import Started, Terminal
 MAX_FAULTS = 2
 """Workers that may fail a task at one place of its answer; then the task is the cause."""
 
+INTERNAL_ERROR = TaskError(ErrorCode.INTERNAL, "internal error")
+"""Shown to a client after an unexpected exception, whose text is for the log only."""
+
 
 class MoveCause(StrEnum):
     """Why a task moved to another worker."""

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Sequence
 
-from gateway.http.errors import INTERNAL_ERROR
 from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import (
     Action,
@@ -24,7 +23,7 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings
 from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.stream import TaskStream
-from gateway.pool.task import TaskSpec
+from gateway.pool.task import INTERNAL_ERROR, TaskSpec
 from gateway.pool.task_streams import TaskStreams
 from gateway.pool.watch.events import PoolEvents
 from gateway.pool.worker_inbox import WorkerInbox

@@ -18,9 +18,10 @@ from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, task_error_body
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
+from gateway.http.origin.request_origin import read_origin
 from gateway.http.route_headers import RouteNotice, route_headers
 from gateway.http.waiting import keep_in_time, tell_places
-from gateway.pool.routing.origin import Origin, read_origin
+from gateway.pool.routing.origin import Origin
 from gateway.pool.stream import TaskStream, size_of
 from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest, TaskError

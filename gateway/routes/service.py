@@ -14,6 +14,7 @@ from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, re
 from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.refusal_pause import RefusalPause
+from gateway.http.origin.request_origin import plain_origin
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
@@ -22,7 +23,6 @@ from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Health, Pool
-from gateway.pool.routing.origin import plain_origin
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig

@@ -14,7 +14,7 @@ from gateway.api.llamacpp.slots import (
 )
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
-from gateway.pool.routing.origin import read_origin
+from gateway.http.origin.request_origin import read_origin
 from gateway.requests.record import REQUEST
 from gateway.routes.service import Service, check_allowed
 from protocol.errors import ErrorCode, TaskError

@@ -16,7 +16,7 @@ from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import all_answered, disconnected, guarded
 from gateway.http.errors import json_response
-from gateway.pool.routing.origin import plain_origin
+from gateway.http.origin.request_origin import plain_origin
 from gateway.pool.stream import TaskStream
 from gateway.routes.service import Service
 from protocol.wire.facts import ModelCard

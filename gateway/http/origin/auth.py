@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.errors import EXPIRED_KEY, INVALID_KEY, RequestRefused, refused_response
 from gateway.http.origin.client_address import tenant_of
+from gateway.http.origin.request_origin import namespace
 from gateway.http.origin.sites import is_foreign_page
 from gateway.keys.api_key import EVERY_SCOPE, KEY, KeyScope
 from gateway.keys.ring import KeyRing
-from gateway.pool.routing.origin import namespace
 from gateway.requests.record import REQUEST, RequestRecord
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})

@@ -11,11 +11,11 @@ from gateway.pool.tenants.slot_shares import SlotShares
 from gateway.pool.tenants.task_queue import TaskQueue
 
 _MAX_ASKED = 32
-"""Tasks that are asked, for one place, whether they let others go first."""
+"""Maximum tasks of a look at the queue that may let others go first."""
 
 
 class TaskPlacement:
-    """Brings the order of the queue, the workers' credits and the routing together."""
+    """Combines the order of the queue, the workers' credits and the routing."""
 
     def __init__(
         self,
@@ -62,19 +62,21 @@ class TaskPlacement:
         return None
 
     def goes_now(self, task: Task, now: float) -> bool:
-        """Tell whether a new task could go to a worker at once."""
-        self._held_back.clear()
-        return not self._is_held_back(task, now) and self.find(task, now) is not None
+        """Return whether a new task could go to a worker at once."""
+        return self._choice_now(task, now) is not None
 
     def ready_s(self, task: Task, now: float) -> float | None:
         """Predict the time to the first token of a task that could go at once; None if not."""
-        if not self.goes_now(task, now):
-            return None
-        choice = self.find(task, now)
+        choice = self._choice_now(task, now)
         return choice.predicted_s if choice is not None and choice.worker.n_free else None
 
+    def _choice_now(self, task: Task, now: float) -> RouteChoice | None:
+        """Choose a worker for a new task as if it were next in the queue; None if it must wait."""
+        self._held_back.clear()
+        return None if self._is_held_back(task, now) else self.find(task, now)
+
     def _is_held_back(self, task: Task, now: float) -> bool:
-        """Tell whether the tenant of a task has too much to get another slot now."""
+        """Return whether the tenant of a task must leave the free slots to others now."""
         tenant, model = task.spec.tenant, task.spec.model
         if not task.spec.takes_credit:
             return False

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.routing.origin import Origin, namespace, read_origin
+from gateway.http.origin.request_origin import namespace, read_origin
+from gateway.pool.routing.origin import Origin
 from protocol.errors import InvalidRequest
 from protocol.wire.cached import BLOCK_BYTES
 from protocol.wire.messages import Generate

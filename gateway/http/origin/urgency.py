@@ -1,12 +1,12 @@
-"""How soon a client needs its answer, and in which order it wants its own requests served."""
+"""Reads how soon a client needs its answer, and the order of its own requests."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Scope
 
+from gateway.pool.routing.origin import Urgency
 from protocol.errors import InvalidRequest
 from protocol.wire.schema import json_type
 from protocol.wire.shapes import INT32_MAX
@@ -15,26 +15,6 @@ TIMEOUT_HEADER = "x-request-timeout"
 TTFT_HEADER = "x-slo-ttft-ms"
 PRIORITY_HEADER = "x-priority"
 _MAX_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Urgency:
-    """The times are in seconds from the request; infinity is no limit."""
-
-    priority: int = 0
-    """The lower the sooner, among the requests of one tenant."""
-    timeout_s: float = math.inf
-    """For the whole answer."""
-    ttft_s: float = math.inf
-    """For the first token, as long as the request has no slot."""
-
-    @property
-    def start_s(self) -> float:
-        """Return the time within which the first token must be there."""
-        return min(self.ttft_s, self.timeout_s)
-
-
-NO_HURRY = Urgency()
 
 
 def read_urgency(scope: Scope, body: Mapping[str, Any]) -> Urgency:
@@ -62,9 +42,9 @@ def _seconds(headers: Mapping[bytes, bytes], name: str, unit_s: float) -> float:
     except ValueError:
         seconds = math.nan
     if not 0 < seconds <= _MAX_S:
-        most = f"{_MAX_S / unit_s:g} {'seconds' if unit_s == 1 else 'milliseconds'}"
-        told = text[:32].decode("latin-1")
-        message = f"Field '{name}': must be a number above 0, at most {most}, but got '{told}'"
+        limit = f"{_MAX_S / unit_s:g} {'seconds' if unit_s == 1 else 'milliseconds'}"
+        given = text[:32].decode("latin-1")
+        message = f"Field '{name}': must be a number above 0, at most {limit}, but got '{given}'"
         raise InvalidRequest(message, param=name)
     return seconds
 
