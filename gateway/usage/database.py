@@ -89,9 +89,13 @@ class UsageDatabase:
             self._connection = None
 
     def take_in(self, path: Path) -> None:
-        """Add the whole lines of a file of the log that do not count yet; raises `OSError` too."""
-        while self._take_chunk(path):
-            pass
+        """Add the whole lines of a file of the log that do not count yet; raises `OSError` too.
+
+        A file that is gone is left out: another gateway has taken it in and removed it.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            while self._take_chunk(path):
+                pass
 
     def _take_chunk(self, path: Path) -> bool:
         """Take in some lines; tell whether there may be more."""

@@ -5,6 +5,7 @@ key and model, whose number is bounded, and is written as soon as that is possib
 fails for it.
 """
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -54,10 +55,10 @@ class UsageRecorder:
         self._waiters: list[Future[None]] = []
         self._is_closing = False
         self._is_failing = False
-        self._is_behind = False
-        """Whether the database lacks lines of this process's log."""
+        self._behind: set[Path] = set()
+        """Files of this process of which the database may lack lines."""
         self._knows_others = False
-        """Whether it has taken in what others left."""
+        """Whether the database has taken in the files that other processes left."""
         self._swept_on = 0
         self._clock_offset = time.time() - time.monotonic()
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
@@ -93,8 +94,9 @@ class UsageRecorder:
             self._lock.notify()
 
     def flush(self) -> "Future[None]":
-        """Return what is done when all that was put before is written, or could not be."""
+        """Return a future that is done when all that was put before is written, or has failed."""
         waiter: Future[None] = Future()
+        waiter.set_running_or_notify_cancel()  # so that who gives up waiting cannot cancel it
         with self._lock:
             if self._is_closing or not self._thread.is_alive():
                 waiter.set_result(None)
@@ -140,7 +142,7 @@ class UsageRecorder:
 
     def _pause_s(self) -> float | None:
         """Return how long to wait for entries: until a sync or another attempt is due."""
-        if self._is_failing or self._is_behind or not self._knows_others:
+        if self._is_failing or self._behind or not self._knows_others:
             return _RETRY_S
         return max(_GATHER_S, self._config.fsync_s) if self._log.wants_sync else None
 
@@ -154,7 +156,7 @@ class UsageRecorder:
             if entries:
                 self._log.append(b"".join([entry.line() for entry in entries]))
                 entries = []
-                self._is_behind = True
+                self._behind.add(self._log.path)
             self._log.sync(now=is_closing)
         except Exception as error:
             sums = _sums(entries)  # before the loop has to wait for the lock
@@ -180,9 +182,9 @@ class UsageRecorder:
             for path in sorted(self.folder.glob(PATTERN)):
                 self._database.take_in(path)
             self._knows_others = True
-        if self._is_behind:
-            self._database.take_in(self._log.path)
-            self._is_behind = False
+        for path in sorted(self._behind):
+            self._database.take_in(path)
+            self._behind.discard(path)
         today = int(time.time()) // _DAY_S
         if today != self._swept_on:
             self._swept_on = today
@@ -200,11 +202,12 @@ class UsageRecorder:
             return
         limit = time.time() - self._config.keep_days * _DAY_S
         for path in self.folder.glob(PATTERN):
-            if path != self._log.path and path.stat().st_mtime < limit:
-                self._database.take_in(path)
-                if self._database.is_taken_in(path):
-                    path.unlink()
-                    self._database.forget(path.name)
+            with contextlib.suppress(FileNotFoundError):  # another gateway has removed it
+                if path != self._log.path and path.stat().st_mtime < limit:
+                    self._database.take_in(path)
+                    if self._database.is_taken_in(path):
+                        path.unlink()
+                        self._database.forget(path.name)
 
     def _keep(self, entries: Iterable[UsageEntry]) -> None:
         """Add entries to the sums; the lock is held."""
@@ -212,8 +215,7 @@ class UsageRecorder:
             one = entry
             if one.group not in self._kept and len(self._kept) >= MAX_SUMS:
                 one = UsageEntry(time=one.time, key=_LOST, tokens=one.tokens)
-            before = self._kept.get(one.group)
-            self._kept[one.group] = one.merged(before) if before is not None else one
+            _add(self._kept, one)
 
     def _fails(self, error: Exception) -> None:
         if not self._is_failing:
@@ -240,6 +242,10 @@ def _sums(entries: Iterable[UsageEntry]) -> list[UsageEntry]:
     """Add entries up by their groups."""
     sums: dict[tuple[str, ...], UsageEntry] = {}
     for one in entries:
-        before = sums.get(one.group)
-        sums[one.group] = one.merged(before) if before is not None else one
+        _add(sums, one)
     return list(sums.values())
+
+
+def _add(sums: dict[tuple[str, ...], UsageEntry], entry: UsageEntry) -> None:
+    before = sums.get(entry.group)
+    sums[entry.group] = entry.merged(before) if before is not None else entry

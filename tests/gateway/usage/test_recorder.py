@@ -137,6 +137,40 @@ def test_a_full_disk_loses_nothing_and_stops_nobody(
     assert len(path.read_bytes().splitlines()) == 2, "the torn lines were taken back"
 
 
+def test_who_gives_up_waiting_for_a_flush_stops_nothing(recorder: UsageRecorder) -> None:
+    assert not recorder.flush().cancel()
+    recorder.put(entry())
+    recorder.flush().result(5)
+    assert completions(recorder.folder) == {("alice",): 1}
+
+
+def test_a_file_that_ended_while_the_database_was_locked_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(_: UsageDatabase, path: Path) -> None:
+        raise sqlite3.OperationalError(f"database is locked: {path}")
+
+    one = open_recorder(tmp_path, max_mib=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(UsageDatabase, "take_in", locked)
+        one.put(entry(n=1))
+        one.flush().result(5)
+    monkeypatch.setattr(UsageLog, "_is_full", lambda *_: True)
+    one.put(entry(n=2))
+    one.flush().result(5)
+    assert len(list(tmp_path.glob(PATTERN))) == 2
+    assert completions(tmp_path) == {("alice",): 3}
+    one.close()
+
+
+def test_a_file_that_another_gateway_removes_meanwhile_ends_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "usage-2026-01-01-other-1.jsonl"
+    monkeypatch.setattr(Path, "glob", lambda *_: iter([gone]))
+    open_recorder(tmp_path, keep_days=1).close()
+
+
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_QUEUED", 3)
     monkeypatch.setattr(recording, "MAX_SUMS", 2)
