@@ -8,6 +8,7 @@ Files are read and written in a thread, and the text is written in short turns.
 import asyncio
 import fcntl
 import itertools
+import logging
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.sums import HostView, snapshot, sum_ended, with_others
 from gateway.metrics.view import PoolView
 from gateway.siblings.siblings import Answer, Siblings
+
+logger = logging.getLogger(__name__)
 
 _QUESTION = "metrics"
 _ENDED = "ended"
@@ -52,10 +55,21 @@ class HostMetrics:
         return await _written(with_others(self._metrics, others), view)
 
     def keep(self) -> None:
-        """Write the counters of this gateway to its file, at its end."""
-        if self._siblings.folder is not None:
+        """Write the counters of this gateway to its file, at its end. Never raises."""
+        if self._siblings.folder is None or not self._siblings.is_open:
+            return
+        try:
             now = snapshot(self._metrics, self._pool)
             _write(self._siblings.folder, self._siblings.name, now)
+        except OSError as error:
+            logger.warning(
+                "counters not kept",
+                extra={
+                    "file": self._siblings.folder,
+                    "cause": error,
+                    "action": "what this gateway counted since its last scrape is left out",
+                },
+            )
 
     async def _answer(self, _: Mapping[str, Any]) -> Answer:
         now = snapshot(self._metrics, self._pool)

@@ -65,6 +65,11 @@ class Siblings:
             self._fd = -1
 
     @property
+    def is_open(self) -> bool:
+        """Whether the others can ask this gateway."""
+        return self._server is not None
+
+    @property
     def has_others(self) -> bool:
         """Whether there are, or were, other gateways on this host."""
         return bool(self._others())

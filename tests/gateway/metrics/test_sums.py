@@ -1,6 +1,7 @@
 """One scrape gives the figures of all gateways of a host, also of those that have ended."""
 
 import asyncio
+import errno
 import json
 import re
 import shutil
@@ -105,6 +106,20 @@ async def test_what_an_ended_gateway_counted_is_kept_once(folder: str) -> None:
     assert len(names(folder, ".json")) == 3, "both living ones and all ended ones"
     first.siblings.close()
     third.siblings.close()
+
+
+async def test_counters_that_cannot_be_written_do_not_break_the_end(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OneGateway(f"{folder}/never made").host.keep()
+    one = await OneGateway(folder).open()
+    monkeypatch.setattr(Path, "write_bytes", _full)
+    one.host.keep()
+    one.siblings.close()
+
+
+def _full(path: Path, _: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
 async def test_of_a_killed_gateway_the_last_figures_stand(folder: str) -> None:
