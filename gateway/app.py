@@ -1,8 +1,7 @@
-"""Composition only: the routes of all endpoints, and the middlewares before them."""
+"""Builds the ASGI application: the routes of all endpoints, and the middlewares before them."""
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -93,19 +92,21 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
 ) -> ASGIApp:
     """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
 
-    Without `supervisor` orders to it are refused; without `feed` there is no live feed, without
-    `usage` none is kept.
+    Without `supervisor`, orders to it are refused; without `feed`, `/pool/events` does not exist;
+    without `usage`, no usage is written.
     """
-    service = Service(config=config, pool=pool, metrics=metrics, models=models)
-    service = replace(
-        service,
+    service = Service(
+        config=config,
+        pool=pool,
+        metrics=metrics,
+        models=models,
         media=MediaLoader(config),
         siblings=siblings or Siblings(""),
         keeper=keeper or StreamKeeper(config),
     )
     pages = open_pages(config)
     supervisor = supervisor or SupervisorLink("", ask=pool.complete)
-    routes = _endpoints(service, supervisor, feed, usage)
+    routes = _all_routes(service, supervisor, feed, usage)
     middleware = [*outermost, *_middleware(service, supervisor, _public_page(pages, routes))]
     every = [*routes, *pages.routes()]
     app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
@@ -113,7 +114,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
     return DirectWriteMiddleware(app)
 
 
-def _endpoints(
+def _all_routes(
     service: Service,
     supervisor: SupervisorLink,
     feed: PoolFeed | None,
@@ -121,14 +122,14 @@ def _endpoints(
 ) -> list[Route]:
     """Return all routes but those of pages; raises `ConfigError` if an added path is taken."""
     used = UsageEndpoints(usage, service.siblings)
-    admins = (*_fleet(service, supervisor), *_watched(service, used))
-    routes = [*_routes(service), *_kept(service), *admins, *unsupported_routes()]
-    routes.append(_own("GET", "/v1/usage", request_response(used.own)))
+    admins = (*_fleet_routes(service, supervisor), *_usage_routes(service, used))
+    routes = [*_api_routes(service), *_replay_routes(service), *admins, *unsupported_routes()]
+    routes.append(_strict_route("GET", "/v1/usage", request_response(used.own)))
     if feed is not None:
         stream = PoolEventStream(feed, service.config)
         routes.append(Route("/pool/events", stream, methods=["GET"]))
-    routes += _added(service, routes)
-    routes.append(_description(routes, service.config))
+    routes += _configured_routes(service, routes)
+    routes.append(_openapi_route(routes, service.config))
     return routes
 
 
@@ -173,7 +174,7 @@ def _key_ring(config: GatewayConfig) -> KeyRing:
     return ring
 
 
-def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
+def _configured_routes(service: Service, routes: Sequence[Route]) -> list[Route]:
     """Return the routes that the configuration adds; raises `ConfigError` if a path is taken."""
     config, added = service.config, []
     if config.predict_route:
@@ -187,7 +188,7 @@ def _added(service: Service, routes: Sequence[Route]) -> list[Route]:
     return added
 
 
-def _description(routes: list[Route], config: GatewayConfig) -> Route:
+def _openapi_route(routes: list[Route], config: GatewayConfig) -> Route:
     """Return the route of the OpenAPI document, which describes all routes, itself included."""
 
     async def openapi(request: Request) -> Response:
@@ -203,19 +204,22 @@ def _public_page(pages: Pages, routes: Sequence[Route]) -> Callable[[str], bool]
     return lambda path: path not in endpoints and pages.is_page(path)
 
 
-def _routes(service: Service) -> list[Route]:
-    posts = _generating(service) | _chats(service) | _side(service)
+def _api_routes(service: Service) -> list[Route]:
+    posts = _completion_posts(service) | _chat_posts(service) | _other_posts(service)
     models = ModelEndpoints(service)
     return [
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posts.items()),
-        *(Route(path, endpoint, methods=["GET"]) for path, endpoint in _gets(service).items()),
+        *(
+            Route(path, endpoint, methods=["GET"])
+            for path, endpoint in _get_endpoints(service).items()
+        ),
         # After the list: a prediction that names `models` means that.
-        Route("/models", _for_admins(models.download), methods=["POST"]),
-        Route("/models", _for_admins(models.remove), methods=["DELETE"]),
+        Route("/models", _admin_only(models.download), methods=["POST"]),
+        Route("/models", _admin_only(models.remove), methods=["DELETE"]),
     ]
 
 
-def _chats(service: Service) -> dict[str, _Endpoint]:
+def _chat_posts(service: Service) -> dict[str, _Endpoint]:
     """Return the chat endpoints of each API."""
     chatting = WrappedGeneration(service, chat.plan, "ChatCompletion")
     responding = GenerationEndpoint(service, responses.plan, "Response")
@@ -237,7 +241,7 @@ def _chats(service: Service) -> dict[str, _Endpoint]:
     }
 
 
-def _generating(service: Service) -> dict[str, _Endpoint]:
+def _completion_posts(service: Service) -> dict[str, _Endpoint]:
     """Return the endpoints that generate from a prompt."""
     return {
         "/v1/completions": WrappedGeneration(service, completions.plan, "TextCompletion"),
@@ -247,7 +251,7 @@ def _generating(service: Service) -> dict[str, _Endpoint]:
     }
 
 
-def _side(service: Service) -> dict[str, _Endpoint]:
+def _other_posts(service: Service) -> dict[str, _Endpoint]:
     """Return the endpoints that generate nothing."""
     vectors, tokens = VectorEndpoints(service), TokenEndpoints(service)
     tuning, models = TuningEndpoints(service), ModelEndpoints(service)
@@ -259,15 +263,15 @@ def _side(service: Service) -> dict[str, _Endpoint]:
         **dict.fromkeys(rerank_paths, vectors.rerank),
         "/tokenize": tokens.tokenize,
         "/detokenize": tokens.detokenize,
-        "/slots/{id_slot}": _for_admins(SlotEndpoints(service).act),
-        "/lora-adapters": _for_admins(tuning.set_adapters),
-        "/props": _for_admins(tuning.set_props),
-        "/models/load": _for_admins(models.load),
-        "/models/unload": _for_admins(models.unload),
+        "/slots/{id_slot}": _admin_only(SlotEndpoints(service).act),
+        "/lora-adapters": _admin_only(tuning.set_adapters),
+        "/props": _admin_only(tuning.set_props),
+        "/models/load": _admin_only(models.load),
+        "/models/unload": _admin_only(models.unload),
     }
 
 
-def _kept(service: Service) -> list[Route]:
+def _replay_routes(service: Service) -> list[Route]:
     """Return the endpoints for kept streams."""
     assert service.keeper is not None
     service.metrics.kept = service.keeper.sessions.size
@@ -280,7 +284,7 @@ def _kept(service: Service) -> list[Route]:
     ]
 
 
-def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
+def _fleet_routes(service: Service, supervisor: SupervisorLink) -> list[Route]:
     """Return the admin API, which needs an admin's key or the admin socket."""
     fleet = FleetEndpoints(service, supervisor)
     refused = QuarantineEndpoints(service.pool, service.siblings)
@@ -295,13 +299,13 @@ def _fleet(service: Service, supervisor: SupervisorLink) -> list[Route]:
         ("POST", "/admin/drain", fleet.drain),
         ("POST", "/admin/undrain", fleet.undrain),
     )
-    return _for_operators(table)
+    return _operator_routes(table)
 
 
-def _watched(service: Service, used: UsageEndpoints) -> list[Route]:
+def _usage_routes(service: Service, used: UsageEndpoints) -> list[Route]:
     """Return the admin endpoints for requests and for usage."""
     requests = RequestEndpoints(service.pool.requests, service.pool.places, service.siblings)
-    return _for_operators(
+    return _operator_routes(
         (
             ("GET", "/admin/requests", requests.running),
             ("GET", "/admin/requests/{id:path}", requests.one),
@@ -310,14 +314,14 @@ def _watched(service: Service, used: UsageEndpoints) -> list[Route]:
     )
 
 
-def _for_operators(table: _Table) -> list[Route]:
+def _operator_routes(table: _Table) -> list[Route]:
     return [
-        _own(method, path, request_response(endpoint), require_operator)
+        _strict_route(method, path, request_response(endpoint), require_operator)
         for method, path, endpoint in table
     ]
 
 
-def _own(
+def _strict_route(
     method: str, path: str, endpoint: ASGIApp, require: Callable[[Scope], None] | None = None
 ) -> Route:
     """Return the route of an endpoint that no other server has: it knows its parameters."""
@@ -326,11 +330,11 @@ def _own(
     return Route(path, AdminOnly(strict, require) if require else strict, methods=[method])
 
 
-def _for_admins(endpoint: _Endpoint) -> ASGIApp:
+def _admin_only(endpoint: _Endpoint) -> ASGIApp:
     return AdminOnly(request_response(endpoint))
 
 
-def _gets(service: Service) -> dict[str, _Endpoint]:
+def _get_endpoints(service: Service) -> dict[str, _Endpoint]:
     admin = Admin(service)
     return {
         "/health": admin.health,

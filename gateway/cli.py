@@ -43,7 +43,7 @@ _VERBOSE = 10
 @click.option("--worker-keys", help="Folder of the public keys of workers, for tcp.")
 @click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
 @click.option("--api-key-file", multiple=True, help="Key file; may be repeated.")
-@click.option("--api-key-admin", multiple=True, help="Key that may change it; may be repeated.")
+@click.option("--api-key-admin", multiple=True, help="Key of an admin; may be repeated.")
 @click.option("--metrics/--no-metrics", default=None, help="Serve GET /metrics.")
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
 @click.option("--index", type=int, default=0, hidden=True, help="Which of several this one is.")
@@ -55,7 +55,7 @@ def gateway(
     """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
     die_with_parent()
     try:
-        pool = settled(path)
+        pool = load_pool(path)
         if verbose:
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
         logs.configure(_process_name(pool.gateway, index), pool.log)
@@ -63,8 +63,8 @@ def gateway(
             logging.getLogger("gateway.requests.book").setLevel(logging.WARNING)
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
-        config = of_index(configured(pool, flags), index)
-        code = server.run(config, Notifier.from_environ(), expected(pool))
+        config = share_of_gateway(gateway_config(pool, flags), index)
+        code = server.run(config, Notifier.from_environ(), expected_workers(pool))
     except ConfigError as error:
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
@@ -85,17 +85,17 @@ def _read_stdin() -> bytes:
     return data
 
 
-def settled(path: Path | None) -> PoolConfig:
-    """Return the configuration of the file; the environment takes precedence."""
+def load_pool(path: Path | None) -> PoolConfig:
+    """Read the configuration file; the environment takes precedence over it."""
     pool = configs.load(path) if path is not None else PoolConfig()
     if path is not None:
-        pool = replace(pool, gateway=_anchored(pool.gateway, path.absolute().parent))
+        pool = replace(pool, gateway=_with_absolute_paths(pool.gateway, path.absolute().parent))
     if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
         pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
     return pool
 
 
-def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
+def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     """Return the gateway's configuration; the flags take precedence over file and environment."""
     given = {name: value for name, value in flags.items() if value not in (None, ())}
     try:
@@ -110,7 +110,7 @@ def configured(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     return config
 
 
-def expected(pool: PoolConfig) -> list[ExpectedWorker]:
+def expected_workers(pool: PoolConfig) -> list[ExpectedWorker]:
     """List the workers whose names and slots are known from the configuration."""
     return [
         ExpectedWorker(one.name, one.alias, one.n_slots)
@@ -119,8 +119,8 @@ def expected(pool: PoolConfig) -> list[ExpectedWorker]:
     ]
 
 
-def of_index(config: GatewayConfig, index: int) -> GatewayConfig:
-    """Return the configuration of one of several gateways: its endpoints, its share of bounds."""
+def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:
+    """Return the configuration of one of several gateways: its endpoints, its share of limits."""
     count, limits = config.gateways, config.limits
     return replace(
         config,
@@ -145,7 +145,7 @@ def _check_settings(text: str) -> None:
         raise ConfigError("--ui-config must be a JSON object")
 
 
-def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
+def _with_absolute_paths(config: GatewayConfig, folder: Path) -> GatewayConfig:
     """Resolve relative paths of a configuration file against its folder."""
     return replace(
         config,
@@ -161,5 +161,5 @@ def _anchored(config: GatewayConfig, folder: Path) -> GatewayConfig:
 def _local_endpoint(pool: PoolConfig) -> str:
     folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
     if not folder:
-        raise ConfigError("no endpoint for workers: say --bind ipc://PATH, or set runtime_dir")
+        raise ConfigError("no endpoint for workers: set --bind ipc://PATH or runtime_dir")
     return f"ipc://{Path(folder) / 'workers.sock'}"

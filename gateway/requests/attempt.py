@@ -1,4 +1,4 @@
-"""One try at a task on one worker: where, why there, how long, and what it has cost. Pure."""
+"""One attempt at a task on one worker: where, why there, how long, and what it cost. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Candidate(NamedTuple):
 
     worker: str
     cost_s: float
-    """Predicted time to the first token, and what the other streams cost."""
+    """Predicted time to the first token, plus the delay that the task causes other streams."""
     n_cached: int
     """Tokens of the prompt that should be cached there."""
     n_load: int
@@ -44,7 +44,7 @@ class Attempt:
     """Some of the workers that were compared, the fastest first."""
     slot: int = -1
     started_at: float = 0.0
-    """0 until its worker has begun; so with the times below."""
+    """When its worker began, 0 until then; the same holds for the two times below."""
     first_at: float = 0.0
     ended_at: float = 0.0
     reading_s: float = 0.0
@@ -55,12 +55,12 @@ class Attempt:
     n_prompt: int = 0
     n_cached: int = 0
     """Cached tokens of the prompt, as reported to the client."""
-    is_told: bool = False
-    """Whether the worker has reported both at the end."""
+    is_reported: bool = False
+    """Whether the worker has reported `n_prompt` and `n_cached` at the end."""
     n_read: int = 0
     n_reused: int = 0
     n_predicted: int = 0
-    """These three as in `Usage`, by the last report."""
+    """These three are as in `Usage`, by the worker's last report."""
 
     def start(self, message: Started, now: float) -> None:
         """Note that the worker has begun."""
@@ -68,7 +68,7 @@ class Attempt:
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
 
     def account(self, usage: Usage) -> None:
-        """Take the worker's own account so far; what came in another way is never more."""
+        """Raise the counts to what the worker has counted so far; they never fall."""
         self.n_read = max(self.n_read, usage.n_read)
         self.n_reused = max(self.n_reused, usage.n_cached)
         self.n_predicted = max(self.n_predicted, usage.n_predicted)
@@ -84,7 +84,7 @@ class Attempt:
                     self.writing_s = message.timings.predicted_ms / 1e3
                 if message.n_prompt:
                     self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
-                    self.is_told = True
+                    self.is_reported = True
             case Failed():
                 end = str(message.code)
             case Embedded() | Reranked():
@@ -96,7 +96,7 @@ class Attempt:
         self.close(end, now)
 
     def close(self, end: str, now: float) -> None:
-        """Note its end; the first one counts."""
+        """Record its end and why; only the first reason is kept."""
         self.end = self.end or end
         self.ended_at = now
 

@@ -40,19 +40,19 @@ class RequestBook:
     def __init__(self, pay: Callable[[UsageEntry], None] = lambda _: None) -> None:
         self.pay = pay
         """Takes what a request has cost."""
-        self.open_ones: dict[int, RequestRecord] = {}
+        self.unsettled: dict[int, RequestRecord] = {}
         """Those that are not settled, by their numbers, oldest first."""
         self._by_task: dict[int, RequestRecord] = {}
         self._latest: deque[EndedRequest] = deque(maxlen=MAX_LATEST)
         self._numbers = itertools.count(1)
 
     def __repr__(self) -> str:
-        return f"<RequestBook open={len(self.open_ones)} latest={len(self._latest)}>"
+        return f"<RequestBook open={len(self.unsettled)} latest={len(self._latest)}>"
 
     def begin(self, request_id: str, method: str, path: str, now: float) -> RequestRecord:
         """Take in a request, by its head."""
         record = RequestRecord(next(self._numbers), request_id, method, path, now)
-        self.open_ones[record.number] = record
+        self.unsettled[record.number] = record
         return record
 
     def expect(self, record: RequestRecord, task_id: int) -> None:
@@ -89,7 +89,7 @@ class RequestBook:
 
     def close(self) -> None:
         """End what is left, by what is known now: the gateway ends."""
-        for record in list(self.open_ones.values()):
+        for record in list(self.unsettled.values()):
             for task in record.tasks:
                 task.report()
             self._end(record)
@@ -102,13 +102,13 @@ class RequestBook:
 
     def running(self) -> Iterator[RequestRecord]:
         """Go through those that ask for a model and have not ended, oldest first."""
-        return (one for one in list(self.open_ones.values()) if one.model)
+        return (one for one in list(self.unsettled.values()) if one.model)
 
     def find(self, request_id: str, now: float) -> list[dict[str, Any]]:
         """Return all that is known of the requests of an id, the newest first."""
         running = [
             {**summary(one), **running_view(one, now)}
-            for one in self.open_ones.values()
+            for one in self.unsettled.values()
             if one.request_id == request_id
         ]
         ended = [
@@ -120,7 +120,7 @@ class RequestBook:
 
     def _end(self, record: RequestRecord) -> None:
         """Log a request, let it be paid for, and remember it; once."""
-        if self.open_ones.pop(record.number, None) is None:
+        if self.unsettled.pop(record.number, None) is None:
             return  # `close` has done it, and its answer was cut afterwards
         row = summary(record)
         _log(row, logging.DEBUG if record.is_quiet else logging.INFO)

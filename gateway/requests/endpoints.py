@@ -21,7 +21,7 @@ MAX_ROWS = 1000
 _ROWS = 100
 """Rows of an answer that does not say how many."""
 _AT_ONCE = 50
-"""Requests that are looked at before streams have their turn: a fraction of a millisecond."""
+"""Requests that are looked at in one turn of the loop, which takes a fraction of a millisecond."""
 _FILTERS = ("state", "key", "model")
 _LIST, _FIND = "requests", "request"
 
@@ -39,15 +39,15 @@ class RequestEndpoints:
         self._book = book
         self._places = places
         self._siblings = siblings
-        siblings.respond(_LIST, self._tell)
-        siblings.respond(_FIND, self._tell_one)
+        siblings.respond(_LIST, self._list_for_sibling)
+        siblings.respond(_FIND, self._find_for_sibling)
 
     async def running(self, request: Request) -> Response:
         """List what is being answered, the oldest first."""
         asked = _read(request.query_params)
         own = self._listed(asked)
-        told, answers = await asyncio.gather(own, self._siblings.ask(_LIST, asked=asked))
-        parts = [told, *(one for one in answers.values() if one)]
+        listed, answers = await asyncio.gather(own, self._siblings.ask(_LIST, asked=asked))
+        parts = [listed, *(one for one in answers.values() if one)]
         rows = sorted(
             (row for part in parts for row in part["requests"]), key=lambda row: -row["age_s"]
         )
@@ -70,10 +70,10 @@ class RequestEndpoints:
             raise TaskError(ErrorCode.NOT_FOUND, f"no request '{request_id}' is remembered")
         return json_response({"requests": found})
 
-    async def _tell(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _list_for_sibling(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._listed(question["asked"])
 
-    async def _tell_one(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _find_for_sibling(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"requests": self._found(question["id"])}
 
     def _found(self, request_id: str) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _prompt_of(task: Task) -> tuple[int, int]:
     last = task.attempts[-1]
     n_seen = max(one.n_read + one.n_reused for one in task.attempts)
     is_read = any(one.n_predicted or one.n_before for one in task.attempts)
-    if last.is_told:
+    if last.is_reported:
         n_prompt, n_cached = last.n_prompt, last.n_cached
     else:
         n_prompt, n_cached = task.answer.n_prompt or last.n_prompt, task.answer.n_cached

@@ -1,7 +1,7 @@
-"""What a client read of an answer, in one form for all APIs and for streams as for whole bodies.
+"""What a client read of an answer, in one form for all APIs, streamed or not.
 
 An answer is a dict from the name of a part (`0.text`, `1.call0.arguments`) to its text.
-Identifiers, times and counts of cached tokens differ from one time to the next: left out.
+Identifiers, times and counts of cached tokens are left out: they differ from run to run.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ class AnswerReader:
     def __init__(self, path: str) -> None:
         self.parts: dict[str, str] = defaultdict(str)
         self.n_ends: dict[str, int] = defaultdict(int)
-        """How often each choice said that it ended; the whole has a name that is empty."""
+        """How often each choice has ended."""
         self.error = ""
         self._read = _READERS[path]
 
@@ -37,12 +37,12 @@ class AnswerReader:
 
     def take(self, payload: bytes) -> bool:
         """Read one event or body; tell whether it had something for the client to read."""
-        told = orjson.loads(payload)
-        if error := told.get("error"):
+        found = orjson.loads(payload)
+        if error := found.get("error"):
             self.error = str(error.get("message") if isinstance(error, Mapping) else error)
             return False
         n_before = sum(map(len, self.parts.values()))
-        self._read(self, told)
+        self._read(self, found)
         return sum(map(len, self.parts.values())) > n_before
 
     def end(self, choice: str, finish: object) -> None:
@@ -51,8 +51,8 @@ class AnswerReader:
         self.parts[f"{choice}.finish"] = str(finish)
 
 
-def _chat(reader: AnswerReader, told: _Payload) -> None:
-    for choice in told.get("choices") or ():
+def _chat(reader: AnswerReader, payload: _Payload) -> None:
+    for choice in payload.get("choices") or ():
         name = str(choice["index"])
         message = choice.get("delta") or choice.get("message") or {}
         reader.parts[f"{name}.text"] += message.get("content") or ""
@@ -67,57 +67,57 @@ def _chat(reader: AnswerReader, told: _Payload) -> None:
             reader.end(name, choice["finish_reason"])
 
 
-def _text(reader: AnswerReader, told: _Payload) -> None:
-    for choice in told.get("choices") or ():
+def _text(reader: AnswerReader, payload: _Payload) -> None:
+    for choice in payload.get("choices") or ():
         name = str(choice["index"])
         reader.parts[f"{name}.text"] += choice.get("text") or ""
         if choice.get("finish_reason"):
             reader.end(name, choice["finish_reason"])
 
 
-def _native(reader: AnswerReader, told: _Payload) -> None:
-    name = str(told.get("index", 0))
-    reader.parts[f"{name}.text"] += told.get("content") or ""
-    reader.parts[f"{name}.tokens"] += "".join(f" {token}" for token in told.get("tokens") or ())
-    for one in told.get("completion_probabilities") or ():
+def _native(reader: AnswerReader, payload: _Payload) -> None:
+    name = str(payload.get("index", 0))
+    reader.parts[f"{name}.text"] += payload.get("content") or ""
+    reader.parts[f"{name}.tokens"] += "".join(f" {token}" for token in payload.get("tokens") or ())
+    for one in payload.get("completion_probabilities") or ():
         reader.parts[f"{name}.probs"] += f" {one['id']}"
-    if told.get("stop"):
-        reader.parts[f"{name}.n"] = str(told["tokens_predicted"])
-        reader.end(name, told.get("stop_type"))
+    if payload.get("stop"):
+        reader.parts[f"{name}.n"] = str(payload["tokens_predicted"])
+        reader.end(name, payload.get("stop_type"))
 
 
-def _responses(reader: AnswerReader, told: _Payload) -> None:
-    match told.get("type"):
+def _responses(reader: AnswerReader, payload: _Payload) -> None:
+    match payload.get("type"):
         case "response.output_text.delta":
-            reader.parts[f"0.text{told.get('output_index', 0)}"] += told["delta"]
+            reader.parts[f"0.text{payload.get('output_index', 0)}"] += payload["delta"]
         case "response.completed":
-            whole = told["response"]
+            whole = payload["response"]
             texts = [part["text"] for item in whole["output"] for part in item.get("content", ())]
             reader.parts["0.whole"] += "".join(texts)
             reader.parts["0.n"] = str(whole["usage"]["output_tokens"])
             reader.end("0", whole["status"])
         case "response.failed":
-            reader.error = str(told["response"].get("error"))
+            reader.error = str(payload["response"].get("error"))
 
 
-def _messages(reader: AnswerReader, told: _Payload) -> None:
-    match told.get("type"):
+def _messages(reader: AnswerReader, payload: _Payload) -> None:
+    match payload.get("type"):
         case "content_block_delta":
-            delta = told["delta"]
+            delta = payload["delta"]
             text = delta.get("text") or delta.get("partial_json") or delta.get("thinking") or ""
-            reader.parts[f"0.text{told['index']}"] += text
+            reader.parts[f"0.text{payload['index']}"] += text
         case "message_delta":
-            reader.parts["0.n"] = str(told["usage"]["output_tokens"])
-            reader.end("0", told["delta"]["stop_reason"])
+            reader.parts["0.n"] = str(payload["usage"]["output_tokens"])
+            reader.end("0", payload["delta"]["stop_reason"])
         case "message":
-            for index, block in enumerate(told["content"]):
+            for index, block in enumerate(payload["content"]):
                 reader.parts[f"0.text{index}"] += block.get("text") or ""
-            reader.parts["0.n"] = str(told["usage"]["output_tokens"])
-            reader.end("0", told["stop_reason"])
+            reader.parts["0.n"] = str(payload["usage"]["output_tokens"])
+            reader.end("0", payload["stop_reason"])
 
 
-def _embeddings(reader: AnswerReader, told: _Payload) -> None:
-    for one in told["data"]:
+def _embeddings(reader: AnswerReader, payload: _Payload) -> None:
+    for one in payload["data"]:
         digest = hashlib.sha256(orjson.dumps(one["embedding"])).hexdigest()
         reader.parts[f"{one['index']}.vector"] = digest
         reader.end(str(one["index"]), "stop")

@@ -97,11 +97,11 @@ async def _hear(client: Client, heard: Heard, on_piece: Callable[[], object]) ->
 
 def _refused(heard: Heard, body: bytes) -> None:
     try:
-        told = orjson.loads(body)["error"]["message"]
+        message = orjson.loads(body)["error"]["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError):
         heard.why = f"status {heard.status} without an error: {body[:100]!r}"
     else:
-        heard.ending, heard.why = Ending.REFUSED, f"{heard.status}: {told}"
+        heard.ending, heard.why = Ending.REFUSED, f"{heard.status}: {message}"
 
 
 async def _answered(

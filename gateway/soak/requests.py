@@ -81,7 +81,7 @@ class Traffic:
     def requests(self, n_each: int = 1) -> list[SoakRequest]:
         """Return so many requests of each kind."""
         kinds = self._shape.kinds or tuple(
-            one for one in _KINDS if self.is_fake or one not in _FAKE
+            one for one in _KINDS if self.is_fake or one not in _FAKE_ONLY
         )
         return [self._drawn(kind) for _ in range(n_each) for kind in kinds]
 
@@ -107,14 +107,12 @@ class Traffic:
         """Whether the fake backend answers."""
         return self._shape.is_fake
 
-    @property
     def length(self) -> int:
-        """Draw the tokens of an answer."""
+        """Draw the number of tokens of an answer."""
         return self._rng.randint(self._shape.n_min, self._shape.n_max)
 
-    @property
     def seed(self) -> int:
-        """Draw a seed."""
+        """Draw a seed for sampling."""
         return self._rng.randrange(1 << 31)
 
 
@@ -124,14 +122,14 @@ _CHAT = "/v1/chat/completions"
 
 def _chat(it: Traffic, content: str = "", **more: Any) -> _Drawn:
     messages = [{"role": "user", "content": content or it.story()}]
-    body = {"messages": messages, "max_tokens": it.length, "temperature": 0, **more}
+    body = {"messages": messages, "max_tokens": it.length(), "temperature": 0, **more}
     return _CHAT, body
 
 
 def _native(it: Traffic, **more: Any) -> _Drawn:
     return "/completion", {
         "prompt": it.story(),
-        "n_predict": it.length,
+        "n_predict": it.length(),
         "temperature": 0,
         "ignore_eos": True,
         **more,
@@ -139,7 +137,7 @@ def _native(it: Traffic, **more: Any) -> _Drawn:
 
 
 def _completions(it: Traffic, **more: Any) -> _Drawn:
-    body = {"prompt": it.story(), "max_tokens": it.length, "temperature": 0, **more}
+    body = {"prompt": it.story(), "max_tokens": it.length(), "temperature": 0, **more}
     return "/v1/completions", body
 
 
@@ -174,7 +172,7 @@ def _said(it: Traffic, text: str, **more: Any) -> _Drawn:
 
 
 def _responses(it: Traffic) -> _Drawn:
-    body = {"input": it.story(), "max_output_tokens": it.length, "temperature": 0, "stream": True}
+    body = {"input": it.story(), "max_output_tokens": it.length(), "temperature": 0, "stream": True}
     return "/v1/responses", body
 
 
@@ -182,7 +180,7 @@ def _messages(it: Traffic, **more: Any) -> _Drawn:
     messages = [{"role": "user", "content": it.story()}]
     return "/v1/messages", {
         "messages": messages,
-        "max_tokens": it.length,
+        "max_tokens": it.length(),
         "temperature": 0,
         **more,
     }
@@ -191,12 +189,12 @@ def _messages(it: Traffic, **more: Any) -> _Drawn:
 _KINDS: dict[str, Any] = {
     "completion": lambda it: _native(it, stream=True),
     "completion-whole": _native,
-    "completion-seed": lambda it: _native(it, stream=True, seed=it.seed, temperature=0.9),
+    "completion-seed": lambda it: _native(it, stream=True, seed=it.seed(), temperature=0.9),
     "completion-mirostat": lambda it: _native(
-        it, stream=True, seed=it.seed, temperature=0.9, mirostat=2
+        it, stream=True, seed=it.seed(), temperature=0.9, mirostat=2
     ),
     "completion-dry": lambda it: _native(
-        it, stream=True, seed=it.seed, temperature=0.9, dry_multiplier=0.8, dry_penalty_last_n=-1
+        it, stream=True, seed=it.seed(), temperature=0.9, dry_multiplier=0.8, dry_penalty_last_n=-1
     ),
     "completion-probs": lambda it: _native(it, stream=True, n_probs=2),
     "chat": lambda it: _chat(it, stream=True),
@@ -204,20 +202,21 @@ _KINDS: dict[str, Any] = {
     "chat-probs": lambda it: _chat(it, stream=True, logprobs=True, top_logprobs=2),
     "chat-reasoning": _reasoning,
     "chat-stop": _stopped,
-    "chat-n2": lambda it: _chat(it, n=2, seed=it.seed, temperature=0.9, stream=True),
+    "chat-n2": lambda it: _chat(it, n=2, seed=it.seed(), temperature=0.9, stream=True),
     "chat-schema": lambda it: _schema(it, stream=True),
     "chat-schema-whole": _schema,
     "chat-tools": lambda it: _tools(it, stream=True),
     "chat-tools-whole": _tools,
     "text": lambda it: _completions(it, stream=True),
-    "text-n2": lambda it: _completions(it, n=2, seed=it.seed, temperature=0.9),
+    "text-n2": lambda it: _completions(it, n=2, seed=it.seed(), temperature=0.9),
     "text-stop": lambda it: _completions(it, stream=True, stop=["e e", "th", "zq"]),
     "responses": _responses,
     "messages": lambda it: _messages(it, stream=True),
     "messages-whole": _messages,
     "embeddings": lambda it: ("/v1/embeddings", {"input": [it.story(), it.story()]}),
 }
-"""Name of each kind to what draws one; a third has a schema, tools, a seed or two choices."""
-_FAKE = ("completion-mirostat",)
-"""Kinds whose state no border of a draw can be read from: a model's answer is not judged."""
+"""For each kind of request, a function that draws one."""
+_FAKE_ONLY = ("completion-mirostat",)
+"""Kinds that only the fake backend is asked for. The tokens of an answer do not give mirostat's state:
+with a model, the answer differs if another worker continues it."""
 KINDS = tuple(_KINDS)

@@ -1,7 +1,7 @@
-"""Where spans go: the tracer, set up by OpenTelemetry's own variables of the environment.
+"""Where spans are sent: a tracer provider set up by OpenTelemetry's environment variables.
 
-Sampler, resource, batches, endpoint and headers are read by its SDK (`OTEL_...`); this module reads
-only which exporter is to be used. The extra `llamapool[otel]` brings SDK and OTLP over HTTP.
+OpenTelemetry's SDK reads sampler, resource, batches, endpoint and headers (`OTEL_...`); this module
+reads only which exporter to use. The extra `llamapool[otel]` installs the SDK and OTLP over HTTP.
 """
 
 import os
@@ -32,13 +32,13 @@ _OTLP = {
 
 def tracer_provider() -> TracerProvider:
     """Return the provider of this process; raises `ConfigError` that names the variable."""
-    told = Resource.create()
+    given = Resource.create()
     own = {}
-    if str(told.attributes["service.name"]).startswith("unknown_service"):
+    if str(given.attributes["service.name"]).startswith("unknown_service"):
         own["service.name"] = _NAME
-    if "service.version" not in told.attributes:
+    if "service.version" not in given.attributes:
         own["service.version"] = version()
-    provider = TracerProvider(resource=told.merge(Resource(own)), shutdown_on_exit=False)
+    provider = TracerProvider(resource=given.merge(Resource(own)), shutdown_on_exit=False)
     exporter = _exporter()
     if exporter is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -46,9 +46,9 @@ def tracer_provider() -> TracerProvider:
 
 
 def collector_url() -> str:
-    """Return the collector's address for the log, without what a URL may hold of secrets."""
-    told = next(filter(None, map(os.environ.get, _ENDPOINTS)), _DEFAULT_ENDPOINT)
-    scheme, colon, rest = told.rpartition("://")
+    """Return the collector's address for the log, without user, password, path and query."""
+    url = next(filter(None, map(os.environ.get, _ENDPOINTS)), _DEFAULT_ENDPOINT)
+    scheme, colon, rest = url.rpartition("://")
     return scheme + colon + urlsplit(f"//{rest}").netloc.rpartition("@")[2]
 
 

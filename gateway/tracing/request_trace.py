@@ -3,9 +3,9 @@
 The request is a span of kind SERVER, whose parent is the client's span if it sent a `traceparent`.
 Under it each task has a span after OpenTelemetry's conventions for generative AI; under that one
 span for each wait in the queue and for each worker; and under a worker one for the prompt and one
-for the answer, as long as the worker has measured them. All are written at the end of the task,
-from what the pool knows anyway: nothing is done for a token, and workers make no spans (as vLLM's
-engine, whose front end writes them from its times).
+for the answer, of the length that the worker measured. All are written at the end of the task, from
+what the pool knows anyway: no token costs anything, and workers make no spans (as in vLLM, whose
+front end writes the spans from the engine's times).
 Source of names: https://github.com/open-telemetry/semantic-conventions-genai (gen-ai-spans.md).
 """
 
@@ -121,7 +121,7 @@ class RequestTrace:
 
 def _of_request(request: Generate, task: EndedTask) -> dict[str, AttributeValue]:
     params = request.params
-    told: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.provider.name": _PROVIDER,
         "gen_ai.request.model": task.model,
         "gen_ai.request.temperature": params.temperature,
@@ -129,14 +129,14 @@ def _of_request(request: Generate, task: EndedTask) -> dict[str, AttributeValue]
         "gen_ai.request.top_k": params.top_k,
     }
     if task.n_most > 0:
-        told["gen_ai.request.max_tokens"] = task.n_most
+        attributes["gen_ai.request.max_tokens"] = task.n_most
     if task.key:
-        told["llamapool.key"] = task.key
-    return told
+        attributes["llamapool.key"] = task.key
+    return attributes
 
 
 def _of_answer(task: EndedTask, n_workers: int) -> dict[str, AttributeValue]:
-    told: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.response.model": task.model,
         "gen_ai.usage.input_tokens": task.n_prompt,
         "gen_ai.usage.cache_read.input_tokens": task.n_cached,
@@ -146,9 +146,9 @@ def _of_answer(task: EndedTask, n_workers: int) -> dict[str, AttributeValue]:
         "llamapool.n_workers": n_workers,
     }
     if task.finish in _REASONS:
-        told["gen_ai.response.finish_reasons"] = [_REASONS[task.finish]]
+        attributes["gen_ai.response.finish_reasons"] = [_REASONS[task.finish]]
     elif task.finish != _CANCELLED:
-        told["error.type"] = task.finish
+        attributes["error.type"] = task.finish
     if task.first_at:
-        told["gen_ai.response.time_to_first_chunk"] = task.first_at - task.submitted_at
-    return told
+        attributes["gen_ai.response.time_to_first_chunk"] = task.first_at - task.submitted_at
+    return attributes

@@ -20,13 +20,13 @@ from protocol.version import version
 logger = logging.getLogger(__name__)
 
 _UNTRACED = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/metrics"})
-"""Asked every few seconds by machines: their spans would be most of all."""
+"""Monitors ask for these every few seconds: most spans would be theirs."""
 _CLOSE_S = 5.0
 _LONGEST_PATH = 200
 _BAGGAGE = b"baggage"
-"""Nothing here reads this header, and its reader writes a log line for each wrong entry."""
+"""Removed before OpenTelemetry reads the headers: it logs a line for each malformed entry."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "PATCH"})
-"""Any other one is `_OTHER`, as the conventions say: the names of spans are few."""
+"""Any other method is `_OTHER`, as the conventions say, so that there are few names of spans."""
 
 
 class Tracing:
@@ -62,8 +62,8 @@ class Tracing:
         return Middleware(TracingMiddleware, self)
 
     def close(self) -> None:
-        """Send what is left; waits for the exporter, so not on the loop, and not for long."""
-        # A daemon: a collector that takes a request and never answers must not hold up the end.
+        """Send the spans that are left. Blocks for up to 5 s, so it must not run on the loop."""
+        # A daemon: a collector that never answers must not keep the process alive.
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(_CLOSE_S)
@@ -90,7 +90,7 @@ class TracingMiddleware:
         async def forward(message: Message) -> None:
             if message["type"] == "http.response.start":
                 _note_status(span, message["status"])
-                header = (b"traceresponse", _response_of(span))
+                header = (b"traceresponse", _traceresponse(span))
                 message = {**message, "headers": [*message.get("headers", ()), header]}
             await send(message)
 
@@ -106,13 +106,13 @@ class TracingMiddleware:
 
 def open_tracing() -> Tracing:
     """Set up the traces of this process; raises `ConfigError`."""
-    # It writes at WARNING what is wrong with the headers of a client.
+    # At WARNING, this logger writes a line for each malformed header of a client.
     logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
     return Tracing(tracer_provider())
 
 
 class _Headers(Getter[Mapping[str, str]]):
-    """Reads headers, whose names ASGI gives in small letters."""
+    """Reads headers; ASGI gives their names in lower case."""
 
     def get(self, carrier: Mapping[str, str], key: str) -> list[str] | None:
         """Return the values of a header."""
@@ -138,8 +138,8 @@ def _note_status(span: Span, status: int) -> None:
         span.set_status(Status(StatusCode.ERROR))
 
 
-def _response_of(span: Span) -> bytes:
-    """Write the W3C's header that tells a client which trace its request has."""
+def _traceresponse(span: Span) -> bytes:
+    """Return the value of W3C's `traceresponse`, which names the trace of the request."""
     context = span.get_span_context()
     trace, one = format_trace_id(context.trace_id), format_span_id(context.span_id)
     return f"00-{trace}-{one}-{context.trace_flags:02x}".encode()

@@ -224,9 +224,9 @@ def unwritten(
     found: dict[tuple[str, ...], Tokens] = {}
     for entry in entries:
         day, key, _, model = entry.group
-        told = {"key": key, "model": model, "day": day}
-        is_meant = all(told[name] == value for name, value in where.items())
+        values = {"key": key, "model": model, "day": day}
+        is_meant = all(values[name] == value for name, value in where.items())
         if is_meant and (first or day) <= day <= (last or day):
-            group = tuple(told[name] for name in by)
+            group = tuple(values[name] for name in by)
             found[group] = found.get(group, Tokens()).plus(entry.tokens)
     return found

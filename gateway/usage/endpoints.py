@@ -22,8 +22,8 @@ _QUESTION = "usage"
 _FLUSH_S = 1.5
 """How long to wait for what is being written; less than siblings have to answer."""
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
-_LONGEST = 512
-"""Characters of a name of a key or a model."""
+_MAX_NAME = 512
+"""Maximum characters of the name of a key or a model."""
 _AT_ONCE = 2
 """Questions that read the database at once: each holds a thread that others need too."""
 _MAX_OPEN = 64
@@ -49,7 +49,7 @@ class UsageEndpoints:
         self._siblings = siblings
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._n_open = 0
-        siblings.respond(_QUESTION, self._tell)
+        siblings.respond(_QUESTION, self._flush_for_sibling)
 
     async def admin(self, request: Request) -> Response:
         """Return the usage of all keys."""
@@ -85,7 +85,7 @@ class UsageEndpoints:
         lines = [line for one in answers.values() if one for line in one.get("unwritten", ())]
         return await asyncio.to_thread(_shown, recorder, question, lines)
 
-    async def _tell(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _flush_for_sibling(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bring what this gateway has counted to the disk; return what could not be."""
         if self._recorder is None:
             return {}
@@ -109,8 +109,8 @@ def read_question(
         raise InvalidRequest(message, param="by")
     where = {name: params[name] for name in names if name in params}
     for name, value in where.items():
-        if len(value) > _LONGEST:
-            message = f"Parameter '{name}': must be at most {_LONGEST} characters long"
+        if len(value) > _MAX_NAME:
+            message = f"Parameter '{name}': must be at most {_MAX_NAME} characters long"
             raise InvalidRequest(message, param=name)
     return UsageQuestion(by, where, _day(params, "from"), _day(params, "to"))
 

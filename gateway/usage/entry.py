@@ -68,11 +68,11 @@ class UsageEntry:
 
     def line(self) -> bytes:
         """Write it as one line of JSON; texts are cut, and so can be read in any case."""
-        told = {name: value for name, value in asdict(self).items() if name != "tokens" and value}
-        for name, value in told.items():
+        row = {name: value for name, value in asdict(self).items() if name != "tokens" and value}
+        for name, value in row.items():
             if isinstance(value, str):
-                told[name] = value[:_LONGEST_TEXT].encode(errors="replace").decode()
-        return orjson.dumps(told | asdict(self.tokens), option=orjson.OPT_APPEND_NEWLINE)
+                row[name] = value[:_LONGEST_TEXT].encode(errors="replace").decode()
+        return orjson.dumps(row | asdict(self.tokens), option=orjson.OPT_APPEND_NEWLINE)
 
 
 def usage_day(at: float) -> str:

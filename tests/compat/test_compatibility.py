@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.routing import Route
 
-from gateway.app import _routes
+from gateway.app import _api_routes
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import render
 from gateway.pool.pool import Pool
@@ -104,7 +104,7 @@ def test_every_endpoint_has_a_row() -> None:
     config = GatewayConfig()
     metrics = Metrics()
     service = Service(config=config, pool=Pool(config, metrics), metrics=metrics)
-    routes: list[Route] = [*_routes(service), *unsupported_routes()]
+    routes: list[Route] = [*_api_routes(service), *unsupported_routes()]
     served = {
         f"{method} {route.path}"
         for route in routes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import configured
+from gateway.cli import gateway_config
 from protocol.config.config import LogConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.wire import messages as m
@@ -89,7 +89,7 @@ async def test_a_prompt_in_tokens_is_repeated_as_text(lenient: openai.AsyncOpenA
 @pytest.mark.parametrize(("verbosity", "is_verbose"), [(4, False), (9, False), (10, True)])
 def test_a_server_is_verbose_from_ten_on(verbosity: int, is_verbose: bool) -> None:
     pool = PoolConfig(log=LogConfig(verbosity=verbosity))
-    assert configured(pool, {"bind": ("ipc://x",)}).verbose is is_verbose
+    assert gateway_config(pool, {"bind": ("ipc://x",)}).verbose is is_verbose
     (option,) = (one for one in options.OPTIONS if "-v" in one.flags)
     assert option.value == 10
 

@@ -121,7 +121,7 @@ def test_the_latest_are_bounded_and_the_oldest_goes_first() -> None:
     assert len(rows) == MAX_LATEST
     assert (rows[0]["request_id"], rows[-1]["request_id"]) == ("id-5", f"id-{MAX_LATEST + 4}")
     assert [row["number"] for row in book.latest(2)] == [MAX_LATEST + 4, MAX_LATEST + 5]
-    assert not book.open_ones
+    assert not book.unsettled
 
 
 def test_requests_of_one_id_are_all_found_the_newest_first() -> None:

@@ -37,7 +37,7 @@ async def complete(pool: Running, headers: dict[str, str], **fields: Any) -> htt
 
 async def settled(pool: Running) -> None:
     """Wait until every request is over, its line written."""
-    await until(lambda: not pool.pool.requests.open_ones)
+    await until(lambda: not pool.pool.requests.unsettled)
 
 
 async def usage(pool: Running, path: str = "/admin/usage") -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def test_a_flood_of_questions_leaves_threads_to_others(
     monkeypatch.setattr(endpoints, "_MAX_OPEN", 10)
     asked = [asyncio.ensure_future(usage(pool, "/v1/usage")) for _ in range(10)]
     await until(lambda: len(asking) == 2)
-    await until(lambda: len(pool.pool.requests.open_ones) == 10)
+    await until(lambda: len(pool.pool.requests.unsettled) == 10)
     answer = await pool.client.get("/v1/usage", headers=USER)
     assert answer.status_code == 429 and "retry-after" in answer.headers
     await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
