@@ -251,7 +251,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await parts.shared.start()
         await server.start()
         await admin.start()
-        _tell(listeners, notifier)
+        _announce(listeners, notifier)
         duties.append(asyncio.create_task(report(parts.pool, notifier)))
         if not await obey(parts.pool, signals, notifier):
             return await _drain(config, parts, signals, notifier)
@@ -300,7 +300,7 @@ async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> b
     return await take_over(parts.pool, signals, notifier)
 
 
-def _tell(listeners: Listeners, notifier: Notifier) -> None:
+def _announce(listeners: Listeners, notifier: Notifier) -> None:
     """Report that clients are served."""
     urls = listeners.urls
     _warn_if_open(listeners.config, urls[0])

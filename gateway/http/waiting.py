@@ -37,7 +37,7 @@ async def keep_in_time(streams: Sequence[TaskStream], urgency: Urgency, refuse: 
     await _forever()
 
 
-async def tell_places(
+async def send_places(
     streams: Sequence[TaskStream],
     events: EventStream,
     place: Callable[[int], QueuePlace | None],

@@ -60,7 +60,7 @@ class Fetcher:
     async def _follow(self, url: str, kind: str, hosts: list[str]) -> bytes:
         """Fetch a URL, and what it leads to; `hosts` gets the host of each."""
         for _ in range(_MAX_REDIRECTS + 1):
-            target = self._judged(url)
+            target = self._checked_target(url)
             hosts.append(target.host)
             answer = await self._answer(target, kind)
             if answer.status == 200:
@@ -75,7 +75,7 @@ class Fetcher:
                 raise NotFetched("its server leads from https to something else")
         raise NotFetched(f"its server leads on more than {_MAX_REDIRECTS} times")
 
-    def _judged(self, url: str) -> AllowedTarget:
+    def _checked_target(self, url: str) -> AllowedTarget:
         try:
             target = read_url(url)
         except ValueError as error:

@@ -84,7 +84,7 @@ class ModelStates:
     def enqueue(self, ticket: int, model: ManagedModel) -> list[Action]:
         """Let a request wait for a model; it is admitted at once if the model is loaded."""
         self._queue.setdefault(model.name, {})[ticket] = None
-        return self._pump()
+        return self._serve_queue()
 
     def take(self, model: ManagedModel) -> bool:
         """Count a request of a model if it is loaded; false if it is not."""
@@ -98,7 +98,7 @@ class ModelStates:
                 del tickets[ticket]
                 if not tickets:
                     del self._queue[name]
-                return self._settle(self.models[name]) + self._pump()
+                return self._settle(self.models[name]) + self._serve_queue()
         return []
 
     def touch(self, model: ManagedModel) -> None:
@@ -110,7 +110,7 @@ class ModelStates:
         """End one request of a model, which may have been removed from the list meanwhile."""
         model.n_requests -= 1
         assert model.n_requests >= 0, f"{model!r} was released too often"
-        return self._settle(model) + self._pump() if model.n_requests == 0 else []
+        return self._settle(model) + self._serve_queue() if model.n_requests == 0 else []
 
     # ---- load and unload ----------------------------------------------------------------------
 
@@ -148,7 +148,7 @@ class ModelStates:
             return []
         model.is_kept = is_kept
         model.is_stopping &= not is_kept
-        return self._pump()
+        return self._serve_queue()
 
     def refused_room(self, name: str) -> list[Action]:
         """Note that a model was not loaded, because other gateways have taken all places."""
@@ -157,7 +157,7 @@ class ModelStates:
             return []
         model.become(ModelState.UNLOADED)
         model.is_stopping = False
-        return [StateChanged(name), *self._pump()]
+        return [StateChanged(name), *self._serve_queue()]
 
     def _settle(self, model: ManagedModel) -> list[Action]:
         """Report that a model has no request here, if another gateway waits for that."""
@@ -182,7 +182,7 @@ class ModelStates:
         for worker in report.workers:
             if worker.model in self.models:
                 self.models[worker.model].update(worker)
-        return actions + self._pump()
+        return actions + self._serve_queue()
 
     def reported(self, report: WorkerReport) -> list[Action]:
         """Take in the phase of a worker."""
@@ -202,11 +202,11 @@ class ModelStates:
             actions += self._remove(model)
         elif has_changed or report.phase is Phase.LOADING:
             actions.append(StateChanged(model.name))
-        return actions + self._pump()
+        return actions + self._serve_queue()
 
     # ---- decisions ----------------------------------------------------------------------------
 
-    def _pump(self) -> list[Action]:
+    def _serve_queue(self) -> list[Action]:
         """Admit requests of loaded models, load what has room, and make room for the rest."""
         actions: list[Action] = []
         n_needed = 0

@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, TaskError
 KEEP_S = 300.0
 """Time for which a stream can be read after its end; llama-server's number."""
 _MIB = 1024 * 1024
-_BITE = 256 * 1024
+_DROP_BYTES = 256 * 1024
 """Bytes dropped at once from a running stream when all of them together are too large."""
 
 
@@ -100,7 +100,7 @@ class StreamSessions:
         self.n_bytes += session.n_bytes - n_before
         while self.n_bytes > self._max_bytes:
             if not self._forget_one(self._of_key, _bytes_of):
-                self._bite()
+                self._shorten_longest()
 
     def over(self, session: StreamSession) -> None:
         """End a stream whose handler has ended; one that never began is forgotten."""
@@ -165,12 +165,12 @@ class StreamSessions:
                 return True
         return False
 
-    def _bite(self) -> None:
+    def _shorten_longest(self) -> None:
         """Drop the beginning of the longest stream: not all, its readers are near the end."""
         every = (one for sessions in self._of_key.values() for one in sessions.values())
         longest = max(every, key=lambda one: one.n_bytes)
         n_before = longest.n_bytes
-        longest.drop(min(_BITE, (n_before + 1) // 2))
+        longest.drop(min(_DROP_BYTES, (n_before + 1) // 2))
         self.n_bytes -= n_before - longest.n_bytes
 
 

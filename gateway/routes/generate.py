@@ -20,7 +20,7 @@ from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
 from gateway.http.origin.request_origin import read_origin
 from gateway.http.route_headers import RouteNotice, route_headers
-from gateway.http.waiting import keep_in_time, tell_places
+from gateway.http.waiting import keep_in_time, send_places
 from gateway.pool.routing.origin import Origin
 from gateway.pool.stream import TaskStream, size_of
 from gateway.routes.service import ReadRequest, Service
@@ -174,7 +174,7 @@ class GenerationEndpoint:
         watchers = self._watchers(streams, card, exchange.origin)
         takes_comments = interval_s != 0 and not plan.reply.is_read_by_chunk
         if not watchers and takes_comments:
-            watchers = [tell_places(streams, events, self._service.pool.place)]
+            watchers = [send_places(streams, events, self._service.pool.place)]
         told = notice if takes_comments else None
         writers = [ChoiceWriter(i, one, plan.reply, events, told) for i, one in enumerate(streams)]
         try:

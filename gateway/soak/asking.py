@@ -73,7 +73,7 @@ async def ask(
     heard = Heard(request, time.perf_counter())
     try:
         async with asyncio.timeout(timeout_s):
-            await _hear(client, heard, on_piece)
+            await _exchange(client, heard, on_piece)
     except Unanswered as error:
         heard.why = heard.why or f"{error.failure}: {error.message}"
     except TimeoutError:
@@ -82,7 +82,7 @@ async def ask(
     return heard
 
 
-async def _hear(client: Client, heard: Heard, on_piece: Callable[[], object]) -> None:
+async def _exchange(client: Client, heard: Heard, on_piece: Callable[[], object]) -> None:
     data = orjson.dumps(heard.request.body)
     connection, heard.status = await client.open("POST", heard.request.path, data)
     heard.headers = connection.headers

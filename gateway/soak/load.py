@@ -102,7 +102,7 @@ class SoakLoad:
             if self._is_over:
                 return
             self.n_begun += 1
-            heard = await self._asked(client, request)
+            heard = await self._ask_until_answered(client, request)
             if self.compares:
                 heard.compare(self._answers[request.name])
             self.heard.append(heard)
@@ -111,7 +111,7 @@ class SoakLoad:
             if heard.ending is not Ending.ANSWERED:
                 await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
 
-    async def _asked(self, client: Client, request: SoakRequest) -> Heard:
+    async def _ask_until_answered(self, client: Client, request: SoakRequest) -> Heard:
         for n_tried in itertools.count():
             heard = await ask(client, request, timeout_s=self.timeout_s, on_piece=self._note_piece)
             if heard.ending is not Ending.LOST or n_tried >= self.n_retries:

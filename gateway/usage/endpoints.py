@@ -73,17 +73,17 @@ class UsageEndpoints:
         self._n_open += 1
         try:
             async with self._turns:
-                shown = await self._asked(recorder, question)
+                shown = await self._collect(recorder, question)
         except sqlite3.Error as error:
             raise TaskError(ErrorCode.UNAVAILABLE, f"The usage cannot be read: {error}") from error
         finally:
             self._n_open -= 1
         return json_response(shown)
 
-    async def _asked(self, recorder: UsageRecorder, question: UsageQuestion) -> dict[str, Any]:
+    async def _collect(self, recorder: UsageRecorder, question: UsageQuestion) -> dict[str, Any]:
         _, answers = await asyncio.gather(_flushed(recorder), self._siblings.ask(_QUESTION))
         lines = [line for one in answers.values() if one for line in one.get("unwritten", ())]
-        return await asyncio.to_thread(_shown, recorder, question, lines)
+        return await asyncio.to_thread(_sum_up, recorder, question, lines)
 
     async def _flush_for_sibling(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         """Bring what this gateway has counted to the disk; return what could not be."""
@@ -128,7 +128,7 @@ def _day(params: Mapping[str, str], name: str) -> str:
     return text
 
 
-def _shown(
+def _sum_up(
     recorder: UsageRecorder, question: UsageQuestion, lines: Sequence[str]
 ) -> dict[str, Any]:
     """Ask the database, and add what is not in it; on a thread."""

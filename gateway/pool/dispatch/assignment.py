@@ -33,7 +33,7 @@ class Assignment:
     def __repr__(self) -> str:
         return f"<Assignment assigned={self._n_assigned} leaving={len(self.leaving)}>"
 
-    def pump(self, model: str, now: float) -> list[Action]:
+    def assign_waiting(self, model: str, now: float) -> list[Action]:
         """Assign waiting tasks of a model as long as there is a worker to take one."""
         actions = self.proceed(now)
         for worker in self.leaving.values():

@@ -116,7 +116,7 @@ class Dispatcher:
             self.allowances.settle(spec.tenant, spec.task_id, 0)
             raise
         self.book.add(task)
-        return actions + self._assignment.pump(spec.model, now)
+        return actions + self._assignment.assign_waiting(spec.model, now)
 
     def _find_place(self, task: Task, now: float) -> list[Action]:
         """Make room in a full queue; raises `TaskError` if there is no place for a task."""
@@ -135,7 +135,7 @@ class Dispatcher:
         if task.state is TaskState.WAITING:
             self.queue.remove(task)
             self.book.end(task)
-            return self._pump_admitted(now)
+            return self._assign_admitted(now)
         task.cancel(now)
         return [CancelTask(task.worker, task_id, task.attempt)]
 
@@ -155,14 +155,14 @@ class Dispatcher:
         models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
         self.placement.shares.held_back.clear()
         for model in sorted(models):
-            actions += self._assignment.pump(model, now)
-        return actions + self._pump_admitted(now)
+            actions += self._assignment.assign_waiting(model, now)
+        return actions + self._assign_admitted(now)
 
-    def _pump_admitted(self, now: float) -> list[Action]:
+    def _assign_admitted(self, now: float) -> list[Action]:
         """Assign the tasks that may compete since another one of their tenant has ended."""
         actions: list[Action] = []
         while self.queue.admitted:
-            actions += self._assignment.pump(self.queue.admitted.pop(), now)
+            actions += self._assignment.assign_waiting(self.queue.admitted.pop(), now)
         return actions
 
     def abandon(self, model: str) -> list[Action]:
@@ -189,17 +189,17 @@ class Dispatcher:
     ) -> list[Action]:
         """Open the slots of a worker; one that is held gets no task before it is admitted."""
         is_open = self.connected.ready(key, card, is_held=is_held, granted=granted)
-        return self._assignment.pump(card.name, now) if is_open else []
+        return self._assignment.assign_waiting(card.name, now) if is_open else []
 
     def worker_admitted(self, key: str, now: float) -> list[Action]:
         """Open the slots of a worker that was held."""
         is_open = self.connected.admitted(key)
-        return self._assignment.pump(self.workers[key].model, now) if is_open else []
+        return self._assignment.assign_waiting(self.workers[key].model, now) if is_open else []
 
     def worker_shares(self, key: str, beat: Heartbeat, now: float) -> list[Action]:
         """Store the credits of a worker for this gateway, and the tasks of other gateways there."""
         has_more = self.connected.shares(key, beat)
-        return self._assignment.pump(self.workers[key].model, now) if has_more else []
+        return self._assignment.assign_waiting(self.workers[key].model, now) if has_more else []
 
     def worker_leaves(self, key: str, now: float) -> list[Action]:
         """Assign nothing more to a worker that drains; its tasks move to others."""
@@ -207,10 +207,10 @@ class Dispatcher:
         if worker.state is not WorkerState.LEAVING:
             worker.become(WorkerState.LEAVING)
             self._assignment.leaving[key] = worker
-            self.outliers.gone(worker)
+            self.outliers.worker_left(worker)
         if self._is_leaving(worker.name):
             self.queue.unbind(worker.name)
-        return self._assignment.pump(worker.model, now)
+        return self._assignment.assign_waiting(worker.model, now)
 
     def _is_leaving(self, name: str) -> bool:
         """Tell whether a worker of this name drains, and none has taken its place."""
@@ -223,7 +223,7 @@ class Dispatcher:
         """Move the tasks of a lost worker to others; fail those that are bound to it."""
         worker = self.connected.lost(key, now)
         self._assignment.leaving.pop(key, None)
-        self.outliers.gone(worker)
+        self.outliers.worker_left(worker)
         if died:
             self.quarantine.died(worker.tasks, self.tasks, now)
         for lease, moved in worker.abandoned.items():
@@ -240,12 +240,15 @@ class Dispatcher:
             else:
                 self.book.end(task)
                 actions.append(Fail(task.task_id, task.verdict()))
-        actions += [*self.book.refuse_suspects(now), *self._assignment.pump(worker.model, now)]
+        actions += [
+            *self.book.refuse_suspects(now),
+            *self._assignment.assign_waiting(worker.model, now),
+        ]
         is_last = all(one.model != worker.model for one in self.workers.values())
         if is_last and worker.model in self._unloaded:
             actions += self.abandon(worker.model)
         self.connected.close(worker.model)
-        return actions + self._pump_admitted(now)
+        return actions + self._assign_admitted(now)
 
     def _eject(self, key: str, cause: str, now: float) -> list[Action]:
         moved = self._assignment.move(self.workers[key], MoveCause.EJECTED, now)
@@ -297,7 +300,7 @@ class Dispatcher:
         task.n_deltas += 1
         task.is_read = self.quarantine.progressed(task)
         if task.is_read and was_on_trial:
-            actions += self._assignment.pump(task.spec.model, now)
+            actions += self._assignment.assign_waiting(task.spec.model, now)
         return actions
 
     def paid(self, key: str, lease: TaskKey, message: PromptRead, now: float) -> list[Action]:
@@ -339,7 +342,7 @@ class Dispatcher:
             if moved is None:
                 return []
             self.book.attempt_ended(moved, envelope.task.attempt, message, now)
-            return self._assignment.pump(worker.model, now)
+            return self._assignment.assign_waiting(worker.model, now)
         worker.release(task)
         self.book.attempt_ended(task, task.attempt, message, now)
         if task.spec.takes_credit:
@@ -349,7 +352,11 @@ class Dispatcher:
         actions = self._conclude(task, envelope, now, is_fault=is_fault)
         if cause:
             actions += self._eject(key, cause, now)
-        return [*actions, *self._assignment.pump(worker.model, now), *self._pump_admitted(now)]
+        return [
+            *actions,
+            *self._assignment.assign_waiting(worker.model, now),
+            *self._assign_admitted(now),
+        ]
 
     def _conclude(
         self, task: Task, envelope: Envelope, now: float, *, is_fault: bool

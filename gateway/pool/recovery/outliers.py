@@ -50,7 +50,7 @@ class OutlierDetection:
     def __repr__(self) -> str:
         return f"<OutlierDetection records={len(self._records)}>"
 
-    def gone(self, worker: Worker) -> None:
+    def worker_left(self, worker: Worker) -> None:
         """Note that a worker takes nothing more; if too many others are ejected, let some in."""
         self._records.pop(worker.key, None)
         ready = [w for w in self._workers.values() if w.model == worker.model and w.is_ready]
@@ -61,7 +61,7 @@ class OutlierDetection:
     def assigned(self, task: Task, expected_s: float) -> None:
         """Note a task that goes to a worker; to one that is ejected it is a probe."""
         worker = self._workers[task.worker]
-        record = self._of(worker)
+        record = self._record(worker)
         task.expected_s = expected_s if record.n_read and not worker.is_sleeping else 0.0
         if worker.is_ejected:
             worker.may_probe = False
@@ -69,7 +69,7 @@ class OutlierDetection:
     def read(self, task: Task, now: float) -> str:
         """Note the first delta of a task; return why its worker is ejected now, empty if not."""
         worker = self._workers[task.worker]
-        record = self._of(worker)
+        record = self._record(worker)
         record.n_read += 1
         limit_s = max(_SLOW_MIN_S, _SLOW_FACTOR * task.expected_s)
         if not task.expected_s or now - task.assigned_at <= limit_s:
@@ -77,16 +77,16 @@ class OutlierDetection:
             return ""
         record.n_slow += 1
         slow = f"{record.n_slow} first tokens in a row came {_SLOW_FACTOR:g} times too late"
-        return self._judge(worker, record, slow if record.n_slow >= _MAX_SLOW else "", now)
+        return self._eject_or_delay(worker, record, slow if record.n_slow >= _MAX_SLOW else "", now)
 
     def ended(self, task: Task, now: float, *, failed: bool) -> str:
         """Note the end of an attempt; return why its worker is ejected now, empty if not."""
         worker = self._workers[task.worker]
-        record = self._of(worker)
+        record = self._record(worker)
         if failed:
             record.n_failures += 1
             bad = f"{record.n_failures} tasks in a row failed"
-            return self._judge(
+            return self._eject_or_delay(
                 worker, record, bad if record.n_failures >= _MAX_FAILURES else "", now
             )
         record.n_failures = 0
@@ -102,12 +102,12 @@ class OutlierDetection:
         found: list[Worker] = []
         for worker in self._workers.values():
             if worker.is_ejected and not worker.may_probe and not worker.tasks:
-                worker.may_probe = self._of(worker).probe_at <= now
+                worker.may_probe = self._record(worker).probe_at <= now
                 if worker.may_probe:
                     found.append(worker)
         return found
 
-    def _judge(self, worker: Worker, record: _Record, cause: str, now: float) -> str:
+    def _eject_or_delay(self, worker: Worker, record: _Record, cause: str, now: float) -> str:
         """Eject a worker for a cause, if there is one, or let it wait longer for its next probe."""
         if worker.is_ejected:
             record.n_good = 0
@@ -122,9 +122,9 @@ class OutlierDetection:
 
     def _let_in(self, worker: Worker) -> None:
         worker.is_ejected = worker.may_probe = False
-        self._records[worker.key] = _Record(n_read=self._of(worker).n_read)
+        self._records[worker.key] = _Record(n_read=self._record(worker).n_read)
 
-    def _of(self, worker: Worker) -> _Record:
+    def _record(self, worker: Worker) -> _Record:
         return self._records.setdefault(worker.key, _Record())
 
 

@@ -62,7 +62,9 @@ class DemandNotes:
         found: list[tuple[str, Demand]] = []
         for model in changed:
             if model in pressed:
-                keys: Collection[str] = self._order.of(model, now).without_credit(_MAX_ASKED)
+                keys: Collection[str] = self._order.workers_of(model, now).without_credit(
+                    _MAX_ASKED
+                )
             else:
                 keys = list(self._asked.pop(model, ()))[:_MAX_ASKED]
             found += self._demands(keys, now)
@@ -99,4 +101,4 @@ class DemandNotes:
         return (n, since) if n > 0 else NOBODY
 
     def _is_slot_free(self, model: str, now: float) -> bool:
-        return bool(self._queue.waiting(model)[0] and self._order.of(model, now).lending)
+        return bool(self._queue.waiting(model)[0] and self._order.workers_of(model, now).lending)

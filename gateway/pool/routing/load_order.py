@@ -161,13 +161,13 @@ class LoadOrder:
     def __repr__(self) -> str:
         return f"<LoadOrder models={len(self._models)} workers={len(self._workers)}>"
 
-    def of(self, model: str, now: float) -> ModelWorkers:
+    def workers_of(self, model: str, now: float) -> ModelWorkers:
         """Return the ready workers of a model, all at their places."""
         if self.changes:
             self._refresh(now)
-        return self._of(model)
+        return self._entry(model)
 
-    def _of(self, model: str) -> ModelWorkers:
+    def _entry(self, model: str) -> ModelWorkers:
         workers = self._models.get(model)
         if workers is None:
             workers = self._models[model] = ModelWorkers()
@@ -220,7 +220,7 @@ class LoadOrder:
                 continue
             self._model_of[worker.key] = worker.model
             bit, is_reading, cost = load
-            self._of(worker.model).put(worker, bit, (is_reading, cost))
+            self._entry(worker.model).put(worker, bit, (is_reading, cost))
 
     def _drop(self, key: str) -> None:
         model = self._model_of.pop(key, None)

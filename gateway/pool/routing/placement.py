@@ -38,7 +38,7 @@ class TaskPlacement:
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
-        workers = self._routing.order.of(model, now)
+        workers = self._routing.order.workers_of(model, now)
         has_rivals = len(self._queue) > 1
         n_asked = 0
 
@@ -81,7 +81,7 @@ class TaskPlacement:
         if not task.spec.takes_credit:
             return False
         if tenant not in self._held_back:
-            workers = self._routing.order.of(model, now)
+            workers = self._routing.order.workers_of(model, now)
             waiting = self._queue.tenants(model)
             self._held_back[tenant] = self.shares.holds_back(
                 task, waiting, workers.n_slots, workers.n_free, now
@@ -100,7 +100,7 @@ class TaskPlacement:
             barred |= task.tried
         if spec.takes_credit:
             return self._routing.choose(spec, now, barred)
-        key = self._routing.order.of(spec.model, now).for_slotless(barred)
+        key = self._routing.order.workers_of(spec.model, now).for_slotless(barred)
         return RouteChoice(self._workers[key]) if key is not None else None
 
     def has_other(self, task: Task, now: float) -> bool:
@@ -109,7 +109,7 @@ class TaskPlacement:
         if spec.worker:
             owner = self._owner(spec, now)
             return owner is not None and owner.is_ready and owner.key not in task.tried
-        workers = self._routing.order.of(spec.model, now)
+        workers = self._routing.order.workers_of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried))
 
     def _pinned(self, spec: TaskSpec, now: float, barred: Collection[str]) -> RouteChoice | None:

@@ -154,7 +154,7 @@ class RoutingPolicy:
         asked for (`DemandNotes`). In a large pool it looks at the workers with most of the
         prompt, at the session's and at those with the least load.
         """
-        workers = self.order.of(spec.model, now)
+        workers = self.order.workers_of(spec.model, now)
         first = workers.first(_N_COMPARED, barred)
         if not first:
             return None
@@ -198,13 +198,13 @@ class RoutingPolicy:
 
     def best_cached_worker(self, spec: TaskSpec, now: float) -> str:
         """Find the worker with most of a prompt in its cache; empty if none has any."""
-        workers = self.order.of(spec.model, now)
+        workers = self.order.workers_of(spec.model, now)
         holders = self.index.holders(spec.prefix.chain, workers.ready, n_most=1)
         return "".join(workers.least_loaded(1, holders.levels[0][1]) if holders.levels else ())
 
     def saved_s(self, spec: TaskSpec, best_cached_worker: str, now: float) -> float:
         """Return the seconds of reading that a worker saves against those that could go now."""
-        able = self.order.of(spec.model, now).able
+        able = self.order.workers_of(spec.model, now).able
         there = self._estimates.get(best_cached_worker)
         if there is None or there.bit & able:
             return 0.0

@@ -186,7 +186,7 @@ class FairQueue:
         if not len(line):
             del self._waiting[tenant]
             self._order.drop(tenant)
-            self._rest(tenant, line.level)
+            self._remember_idle(tenant, line.level)
 
     def charge(self, tenant: str, tokens: float) -> None:
         """Count tokens that a tenant was served; a negative number gives some back."""
@@ -195,9 +195,9 @@ class FairQueue:
             line.level += tokens
             self._arrange(tenant, line)
         else:
-            self._rest(tenant, self._idle.get(tenant, 0.0) + tokens)
+            self._remember_idle(tenant, self._idle.get(tenant, 0.0) + tokens)
 
-    def _rest(self, tenant: str, level: float) -> None:
+    def _remember_idle(self, tenant: str, level: float) -> None:
         """Remember an idle tenant, and forget another for it if there are too many."""
         self._idle[tenant] = level
         self._idle.move_to_end(tenant)

@@ -113,7 +113,7 @@ def test_a_flood_that_is_held_back_is_looked_at_once(monkeypatch: pytest.MonkeyP
     pool.submit(task(1, tenant="light"), 0.0)
     for i in range(2, 500):
         pool.submit(task(i, tenant="flood"), 0.0)
-    n_free = pool.routing.order.of("m", 0.0).n_free
+    n_free = pool.routing.order.workers_of("m", 0.0).n_free
     assert n_free > 0, "it leaves slots to the one that asks seldom"
     calls = []
     plain = SlotShares.holds_back
