@@ -121,8 +121,8 @@ class Admin:
                 continue
             tenant = None if report.is_foreign else pool.tenant_of(report.task_id)
             is_own = bool(scope["key"]) and tenant == scope["tenant"]
-            is_told = scope["is_admin"] or is_own
-            shown.append(slot(report if is_told else bare(report), card, legacy=legacy))
+            may_see = scope["is_admin"] or is_own
+            shown.append(slot(report if may_see else bare(report), card, legacy=legacy))
         return shown
 
     async def models(self, request: Request) -> Response:

@@ -56,7 +56,7 @@ class ModelEndpoints:
 
     async def remove(self, request: Request) -> Response:
         """Delete a model of the Hugging Face cache; answers when its files are gone."""
-        manager = chosen_by(self._service, request.url.path)
+        manager = chosen_by(self._service, request.scope["path"])
         name = request.query_params.get("model", "")
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")
