@@ -1,1 +1,1 @@
-"""One flooding key beside nine normal ones: `python -m benchmarks.fairness`."""
+"""What nine normal keys notice of a tenth that floods the pool: `python -m benchmarks.fairness`."""

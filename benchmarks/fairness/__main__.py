@@ -1,12 +1,12 @@
-"""One flooding key beside nine normal ones: `python -m benchmarks.fairness`, on a simulated clock.
+"""What nine normal keys notice of a tenth that floods the pool, on a simulated clock.
 
-With `--http` it is real: a gateway, two workers, keys from a file, and clients over HTTP, the tenth
-key in a process of its own, which comes and goes while the nine ask all the time: whatever else the
-machine does slows all turns. The fake engine sleeps for a step, so its workers hardly compete for
-the cores; with `--engine model` they do.
+`--http` measures a real pool instead: a gateway, two workers, keys from a file, and clients over
+HTTP. The tenth key has a process of its own, which starts and stops several times while the nine
+keys ask all the time, so that other load of the machine affects all situations alike. A step of the
+fake engine sleeps, so its workers hardly compete for cores; with `--engine model` they do.
 
-The normal keys keep as many requests open as `--streams` says: with four they want more than the
-pool has, with one they leave slots free, which the flood then takes.
+Each normal key keeps `--streams` requests open: with four, the nine keys want more slots than the
+pool has; with one, they leave slots free, which the flood then takes.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from tests.gateway.flood import FLOOD, Crowd
 @click.command()
 @click.option("--streams", default=4, help="Open requests of each normal key.")
 @click.option("--seconds", default=120.0, help="Simulated time; with --http, real time of all.")
-@click.option("--turns", default=6, help="With --http: how often the flood comes and goes.")
+@click.option("--turns", default=6, help="With --http: how often the flood starts and stops.")
 @click.option("--http", "is_real", is_flag=True, help="Ask a real gateway over HTTP.")
 @click.option("--engine", type=click.Choice(ENGINES), default="fake", help="With --http.")
 @click.option("--step-ms", default=20.0, help="With --http: a step of the fake engine.")
-@click.option("--token-ms", default=0.0, help="With --http: what a token adds to such a step.")
+@click.option("--token-ms", default=0.0, help="With --http: what each token adds to such a step.")
 @click.option("--explain", is_flag=True, help="With --http: where the time to first token went.")
 def main(  # noqa: PLR0913 - one for each option
     streams: int,

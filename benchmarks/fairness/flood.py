@@ -1,7 +1,7 @@
-"""One key that keeps many requests open: `python -m benchmarks.fairness.flood URL KEY N`.
+"""A client that keeps many requests open until SIGTERM.
 
-Until SIGTERM. It prints a line when it begins, and what it got at the end. `ask` is one request of
-a client, for the nine too.
+`python -m benchmarks.fairness.flood URL KEY N` prints a line when it begins, and its counts at the
+end. The normal keys use `ask`, too.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import itertools
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -23,8 +24,8 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One answer."""
+class TimedAnswer:
+    """The outcome of one request."""
 
     status: int
     first_s: float = 0.0
@@ -34,7 +35,7 @@ class Asked:
     request_id: str = ""
 
 
-async def ask(client: Client) -> Asked:
+async def ask(client: Client) -> TimedAnswer:
     """Stream one completion of a prompt that was not sent before."""
     prompt = f"{time.time_ns()} {next(_numbers)} " + "word " * _WORDS
     body = {"prompt": prompt, "n_predict": N_ANSWER, "ignore_eos": True, "stream": True}
@@ -43,14 +44,14 @@ async def ask(client: Client) -> Asked:
     if status != 200:
         await connection.rest()
         client.done(connection)
-        return Asked(status)
+        return TimedAnswer(status)
     first_s = 0.0
     while data := await connection.more():
         if not first_s and b"data:" in data:
             first_s = time.perf_counter() - began
     request_id = connection.headers.get("x-request-id", "")
     client.done(connection)
-    return Asked(status, first_s, len(prompt) + N_ANSWER, request_id)
+    return TimedAnswer(status, first_s, len(prompt) + N_ANSWER, request_id)
 
 
 async def flood(url: str, key: str, n: int) -> None:
@@ -62,9 +63,9 @@ async def flood(url: str, key: str, n: int) -> None:
 
     async def keep_asking() -> None:
         while True:
-            asked = await ask(client)
-            counts["tokens"] += asked.n_tokens
-            if asked.status != 200:
+            answer = await ask(client)
+            counts["tokens"] += answer.n_tokens
+            if answer.status != 200:
                 counts["refused"] += 1
                 await asyncio.sleep(_REFUSED_S)
 
@@ -72,9 +73,16 @@ async def flood(url: str, key: str, n: int) -> None:
     asking = [asyncio.create_task(keep_asking()) for _ in range(n)]
     await ended.wait()
     print(orjson.dumps(counts).decode(), flush=True)
+    await stopped(asking)
+
+
+async def stopped(asking: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel clients and wait for their ends; raises what one of them failed with."""
     for task in asking:
         task.cancel()
-    await asyncio.gather(*asking, return_exceptions=True)
+    for end in await asyncio.gather(*asking, return_exceptions=True):
+        if isinstance(end, Exception):
+            raise end
 
 
 if __name__ == "__main__":

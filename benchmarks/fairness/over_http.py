@@ -1,7 +1,7 @@
-"""A real pool, and what its nine keys see in three companies that take turns.
+"""What the normal keys of a real pool measure in three situations, which take turns.
 
-Alone, beside a tenth key that asks as they do, and beside the same key flooding. Against the tenth
-key a flood may take nothing at all; against nobody it also has the one share that it is due.
+They are alone, beside a tenth key that asks as they do, or beside the same key flooding. A fair
+pool treats the nine keys alike in the last two situations; alone, they have the tenth share, too.
 """
 
 import asyncio
@@ -15,8 +15,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.fairness.nine import Nine
-from benchmarks.fairness.seen import Seen
+from benchmarks.fairness.flood import stopped
+from benchmarks.fairness.normal_keys import NormalKeys
+from benchmarks.fairness.results import Results
 from benchmarks.processes import CoreUse, core_use
 from gateway.bench.client.connection import Client
 from gateway.soak.pool import SoakPool
@@ -32,92 +33,93 @@ _WORKER: Mapping[str, Mapping[str, object]] = {
 _ADMIN = "watcher"
 _NAMES = [f"normal-{i}" for i in range(N_NORMAL)]
 _SETTLE_S = 1.0
-"""Time for the answers of the last company to end."""
-_ALONE, _TENTH, _FLOOD = _COMPANIES = ("alone", "with a tenth key", "with the flood")
+"""Seconds for the answers of the last situation to end."""
+_ALONE, _TENTH, _FLOOD = _SITUATIONS = ("alone", "with a tenth key", "with the flood")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is asked of which pool, and for how long."""
+    """The pool, the load, and how long it takes."""
 
     streams: int
     """Open requests of each normal key."""
     seconds: float
-    """Of all turns together."""
+    """Duration of all turns together."""
     turns: int
     engine: str
     step_ms: float
-    """Of the fake engine."""
+    """Duration of a step of the fake engine."""
     token_ms: float
     """What each token adds to such a step."""
     explains: bool
 
     @property
     def turn_s(self) -> float:
-        """Time of one company in one turn."""
-        return self.seconds / self.turns / len(_COMPANIES)
+        """Seconds of one situation in one turn."""
+        return self.seconds / self.turns / len(_SITUATIONS)
 
-    def flooding(self, company: str) -> int:
+    def flooding(self, situation: str) -> int:
         """Return how many requests the tenth key has open."""
-        return {_ALONE: 0, _TENTH: self.streams}.get(company, self.streams * N_NORMAL * _FLOODING)
+        return {_ALONE: 0, _TENTH: self.streams}.get(situation, self.streams * N_NORMAL * _FLOODING)
 
 
 @dataclass(slots=True)
-class Turns:
-    """What was seen, and how the p99 of each turn compares with that of its turn alone."""
+class AllResults:
+    """The results of each situation."""
 
-    seen: dict[str, Seen] = field(default_factory=lambda: {name: Seen() for name in _COMPANIES})
-    ratios: dict[str, list[float]] = field(
-        default_factory=lambda: {name: [] for name in _COMPANIES[1:]}
+    of: dict[str, Results] = field(
+        default_factory=lambda: {name: Results() for name in _SITUATIONS}
     )
+    ratios: dict[str, list[float]] = field(
+        default_factory=lambda: {name: [] for name in _SITUATIONS[1:]}
+    )
+    """For each turn, the p99 of the time to the first token over that of the keys alone."""
 
     def show(self) -> None:
         """Print all of it."""
-        for name, seen in self.seen.items():
-            seen.show(name)
+        for name, results in self.of.items():
+            results.show(name)
         for name, ratios in self.ratios.items():
-            ratio = self.seen[name].quantile_ms(0.99) / self.seen[_ALONE].quantile_ms(0.99)
+            ratio = self.of[name].quantile_ms(0.99) / self.of[_ALONE].quantile_ms(0.99)
             each = ", ".join(f"{one:.2f}" for one in sorted(ratios))
             print(f"p99 {name} over p99 alone: {ratio:.2f} (of each turn: {each})")
-        tokens = self.seen[_FLOOD].tokens
+        tokens = self.of[_FLOOD].tokens
         print(f"Jain by tokens, with the flood: {jain(tokens):.4f} {dict(tokens)}")
 
 
 async def run(plan: Plan) -> None:
-    """Let the companies take turns while the nine ask, and print what they see."""
-    told = Turns()
+    """Let the situations take turns while the normal keys ask, and print the results."""
+    results = AllResults()
     async with _pool(plan) as pool:
-        nine = Nine(pool.url, Client(pool.url, _ADMIN) if plan.explains else None)
+        keys = NormalKeys(pool.url, Client(pool.url, _ADMIN) if plan.explains else None)
         asking = [
-            asyncio.create_task(nine.ask(name)) for name in _NAMES for _ in range(plan.streams)
+            asyncio.create_task(keys.ask(name)) for name in _NAMES for _ in range(plan.streams)
         ]
         try:
             for _ in range(plan.turns):
-                await _turn(plan, pool, nine, told)
+                await _turn(plan, pool, keys, results)
         finally:
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-    told.show()
+            await stopped(asking)
+    results.show()
 
 
-async def _turn(plan: Plan, pool: SoakPool, nine: Nine, told: Turns) -> None:
+async def _turn(plan: Plan, pool: SoakPool, keys: NormalKeys, results: AllResults) -> None:
     alone_s = 0.0
-    for name in _COMPANIES:
+    for name in _SITUATIONS:
         await asyncio.sleep(_SETTLE_S)
-        seen = told.seen[name]
-        async with _asking(pool.url, plan.flooding(name), seen) as pid:
+        own = results.of[name]
+        async with _asking(pool.url, plan.flooding(name), own) as pid:
             before = _uses(pool, pid)
-            p99_s = await nine.watch(plan.turn_s, seen)
-            seen.add_uses(before, _uses(pool, pid))
+            p99_s = await keys.watch(plan.turn_s, own)
+            own.add_uses(before, _uses(pool, pid))
         if name == _ALONE:
             alone_s = p99_s
         else:
-            told.ratios[name].append(p99_s / alone_s)
+            results.ratios[name].append(p99_s / alone_s)
 
 
 def _uses(pool: SoakPool, other: int) -> dict[str, CoreUse]:
-    """Read what each process has done; `other` is that of the tenth key."""
+    """Read the use of cores by each process; `other` is the process of the tenth key."""
     pids = {name: pool.pid_of(name) for name in pool.names()}
     pids["client of the nine"] = os.getpid()
     if other:
@@ -126,7 +128,7 @@ def _uses(pool: SoakPool, other: int) -> dict[str, CoreUse]:
 
 
 @asynccontextmanager
-async def _asking(url: str, n: int, seen: Seen) -> AsyncIterator[int]:
+async def _asking(url: str, n: int, results: Results) -> AsyncIterator[int]:
     """Let the tenth key keep `n` requests open while the block runs; yield its process, or 0."""
     if not n:
         yield 0
@@ -141,10 +143,11 @@ async def _asking(url: str, n: int, seen: Seen) -> AsyncIterator[int]:
         yield process.pid
     finally:
         process.send_signal(signal.SIGTERM)
-        told = json.loads(await process.stdout.readline())
-        await process.wait()
-        seen.tokens[FLOOD] += told["tokens"]
-        seen.refused[FLOOD] += told["refused"]
+        counts = json.loads(await process.stdout.readline())
+        if code := await process.wait():
+            raise RuntimeError(f"the client of the tenth key ended with code {code}")
+        results.tokens[FLOOD] += counts["tokens"]
+        results.refused[FLOOD] += counts["refused"]
 
 
 @asynccontextmanager

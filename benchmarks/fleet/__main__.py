@@ -72,9 +72,9 @@ async def _talk(scene: Scene, number: int, tally: Tally) -> list[tuple[int, int]
     text = f"{number} {number * 7919} begins. " + "You are a helpful assistant. " * 12
     for turn in range(6):
         body = {"prompt": text, "n_predict": 24, "temperature": 0, "ignore_eos": True}
-        told = orjson.loads(await client.fetch("POST", "/completion", orjson.dumps(body)))
-        found.append((told["tokens_evaluated"], told["timings"]["cache_n"]))
-        text += told["content"] + f" And then, {turn}? "
+        answer = orjson.loads(await client.fetch("POST", "/completion", orjson.dumps(body)))
+        found.append((answer["tokens_evaluated"], answer["timings"]["cache_n"]))
+        text += answer["content"] + f" And then, {turn}? "
         await asyncio.sleep(0.02)
     return found
 
@@ -123,7 +123,7 @@ def main() -> int:
     async def run() -> Tally:
         return await COMMANDS[args.what](args)
 
-    return asyncio.run(run()).tell()
+    return asyncio.run(run()).show()
 
 
 if __name__ == "__main__":

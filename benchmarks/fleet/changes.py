@@ -59,9 +59,9 @@ async def rollout(args: argparse.Namespace) -> Tally:
     async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
         tally = await _meanwhile(scene, args.requests, _roll)
         before = await _workers(scene)
-        told = await admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")
+        answer = await admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")
         after = await _workers(scene)
-        is_back = told.code == 1 and after == before
+        is_back = answer.code == 1 and after == before
         tally.notes.append(
             f"a wrong golden answer goes back by itself: {'yes' if is_back else 'NO'}"
         )
@@ -76,25 +76,25 @@ _WRONG = ("--golden-answer", "no model answers this")
 async def _roll(scene: Scene) -> None:
     """Replace all workers as an admin would, in both ways."""
     for surge in ("on", "off"):
-        told = await admin(scene, "rollout", "--golden", "Hello", "--surge", surge, "--wait")
+        answer = await admin(scene, "rollout", "--golden", "Hello", "--surge", surge, "--wait")
         found = orjson.loads((await admin(scene, "status", "--json")).text)["rollout"]
         print(
             f"--surge {surge}: {found['n_done']} of {found['n_total']} workers replaced in "
             f"{found['seconds']:g} s, {found['least_serving']} of {found['n_before']} served at "
             "any time"
         )
-        if told.code or found["least_serving"] < found["n_before"] - 1:
-            raise SystemExit(f"llamapool rollout failed: {told.text}")
+        if answer.code or found["least_serving"] < found["n_before"] - 1:
+            raise SystemExit(f"llamapool rollout failed: {answer.text}")
 
 
-class Told(NamedTuple):
+class AdminAnswer(NamedTuple):
     """What a command of an admin printed, and its exit code."""
 
     code: int
     text: str
 
 
-async def admin(scene: Scene, *args: str) -> Told:
+async def admin(scene: Scene, *args: str) -> AdminAnswer:
     """Run `llamapool` as the admin of the pool."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "worker.admin", *args),
@@ -103,7 +103,7 @@ async def admin(scene: Scene, *args: str) -> Told:
     )
     out, _ = await process.communicate()
     assert process.returncode is not None
-    return Told(process.returncode, out.decode())
+    return AdminAnswer(process.returncode, out.decode())
 
 
 async def _workers(scene: Scene) -> dict[str, int]:

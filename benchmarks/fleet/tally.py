@@ -18,10 +18,10 @@ class Tally:
     def counts(self) -> str:
         """Write the counts of all endings."""
         found = Counter(one.ending for one in self.heard)
-        told = ", ".join(f"{found[one]} {one}" for one in Ending)
-        return f"{len(self.heard)} requests: {told}"
+        counts = ", ".join(f"{found[one]} {one}" for one in Ending)
+        return f"{len(self.heard)} requests: {counts}"
 
-    def tell(self) -> int:
+    def show(self) -> int:
         """Print it; returns the exit code."""
         for line in self.notes:
             print(line)

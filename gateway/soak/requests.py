@@ -217,6 +217,6 @@ _KINDS: dict[str, Any] = {
 }
 """For each kind of request, a function that draws one."""
 _FAKE_ONLY = ("completion-mirostat",)
-"""Kinds that only the fake backend is asked for. Mirostat's state does not follow from the tokens,
-so a model's answer differs if another worker continues it."""
+"""Kinds that only the fake backend is asked for: if a model's answer differs, it cannot be told
+whether that is due to rounding (`benchmarks/fleet/partings.py`)."""
 KINDS = tuple(_KINDS)

@@ -1,4 +1,4 @@
-"""What the nine normal keys have seen in one company, and how it is printed."""
+"""What the normal keys measured in one situation, and how it is printed."""
 
 import math
 from collections import Counter
@@ -6,30 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from benchmarks.fairness.flood import Asked
+from benchmarks.fairness.flood import TimedAnswer
 from benchmarks.processes import CoreUse
 from gateway.bench.summary import percentile
 
 
 @dataclass(slots=True)
-class Seen:
-    """Answers, shares and refusals of all turns in one company."""
+class Results:
+    """Answers, tokens and refusals of all turns in one situation."""
 
-    answers: list[Asked] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
     tokens: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     parts: list[Mapping[str, float]] = field(default_factory=list)
-    """Where the time of an answer's first token went, in seconds."""
+    """For each answer, the parts of the time to its first token, in seconds."""
     seconds: float = 0.0
     uses: dict[str, CoreUse] = field(default_factory=dict)
-    """What each process did with the cores."""
+    """Use of the cores by each process."""
 
     def quantile_ms(self, share: float) -> float:
         """Return a quantile of the times to the first token."""
         return quantile([one.first_s for one in self.answers], share) * 1e3
 
     def add_uses(self, before: Mapping[str, CoreUse], after: Mapping[str, CoreUse]) -> None:
-        """Count what processes did in a turn; one that began in it has nothing before."""
+        """Add the use of cores in one turn; a process that began in it is not in `before`."""
         for name, use in after.items():
             since = use.since(before.get(name, CoreUse()))
             self.uses[name] = self.uses.get(name, CoreUse()).plus(since)
@@ -50,7 +50,7 @@ class Seen:
         print(f"    computed + waited for a core: {shares}")
 
     def _explain(self) -> None:
-        """Print where the time of all answers went, and of the slowest."""
+        """Print the mean parts of the time to the first token, of all answers and of the slowest."""
         slow = sorted(self.parts, key=lambda one: one["first token"])
         slow = slow[-max(1, len(slow) // 50) :]
         for name, parts in (("all", self.parts), ("slowest 2 %", slow)):
