@@ -50,7 +50,7 @@ class Results:
         print(f"    computed + waited for a core: {shares}")
 
     def _explain(self) -> None:
-        """Print the mean parts of the time to the first token, of all answers and of the slowest."""
+        """Print the parts of the time to the first token, of all answers and of the slowest."""
         slow = sorted(self.parts, key=lambda one: one["first token"])
         slow = slow[-max(1, len(slow) // 50) :]
         for name, parts in (("all", self.parts), ("slowest 2 %", slow)):

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from gateway import server
-from gateway.cli import configured, settled
+from gateway.cli import gateway_config, load_pool
 from gateway.server import limit_threads
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
@@ -130,7 +130,7 @@ async def test_pages_begin_with_the_settings_of_the_server(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_settings_of_pages_must_be_an_object(text: str) -> None:
     with pytest.raises(ConfigError, match="--ui-config must be a JSON object"):
-        configured(PoolConfig(gateway=GatewayConfig(ui_config=text, bind=("ipc://x",))), {})
+        gateway_config(PoolConfig(gateway=GatewayConfig(ui_config=text, bind=("ipc://x",))), {})
 
 
 def test_work_beside_the_loop_gets_the_threads_that_were_asked_for() -> None:
@@ -313,11 +313,11 @@ def test_flags_stand_above_the_environment_above_the_file(
     monkeypatch.setenv("LLAMA_ARG_PORT", "2")
     monkeypatch.setenv("LLAMA_ARG_HOST", "b")
     monkeypatch.delenv("LLAMAPOOL_PARENT", raising=False)
-    config = configured(settled(path), {"port": 3, "bind": ()})
+    config = gateway_config(load_pool(path), {"port": 3, "bind": ()})
     assert (config.host, config.port, config.bind) == ("b", 3, ("ipc://x",))
     assert config.api_key_file == (str(tmp_path / "k"),)
     monkeypatch.setenv("LLAMAPOOL_PARENT", "1")
-    assert configured(settled(path), {}).port == 1
+    assert gateway_config(load_pool(path), {}).port == 1
 
 
 def test_without_an_endpoint_for_workers_it_says_what_to_do(
@@ -325,8 +325,8 @@ def test_without_an_endpoint_for_workers_it_says_what_to_do(
 ) -> None:
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     with pytest.raises(ConfigError, match="say --bind"):
-        configured(settled(None), {})
+        gateway_config(load_pool(None), {})
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/llamapool")
-    assert configured(settled(None), {}).bind == ("ipc:///run/llamapool/workers.sock",)
+    assert gateway_config(load_pool(None), {}).bind == ("ipc:///run/llamapool/workers.sock",)
     with pytest.raises(ConfigError, match="port"):
-        configured(settled(None), {"port": 99999})
+        gateway_config(load_pool(None), {"port": 99999})

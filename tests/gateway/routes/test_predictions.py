@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.app import build_app
-from gateway.cli import configured
+from gateway.cli import gateway_config
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
 from gateway.routes.predictions import for_vertex, format_of
@@ -103,7 +103,7 @@ def test_the_environment_of_vertex_sets_paths_and_port(monkeypatch: pytest.Monke
         for_vertex(config, {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "x"})
     monkeypatch.setenv("AIP_MODE", "PREDICTION")
     monkeypatch.setenv("AIP_HTTP_PORT", "9000")
-    assert configured(PoolConfig(), {"bind": ("ipc://x",)}).port == 9000
+    assert gateway_config(PoolConfig(), {"bind": ("ipc://x",)}).port == 9000
 
 
 def test_a_route_that_is_taken_ends_the_start() -> None:
