@@ -46,7 +46,7 @@ def main(report: Path | None, **values: Any) -> None:
         click.echo(markdown(orjson.loads(report.read_bytes())))
         return
     if values["binary"] is None:
-        raise click.UsageError("say --llama-server PATH, or --report FILE")
+        raise click.UsageError("use --llama-server PATH or --report FILE")
     # A terminated comparison must end the server that it started, as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     document = compared(values)
@@ -61,7 +61,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
     async def run() -> None:
         async for result in ORDERS[order](plan):
             document["results"].append(result.as_dict())
-            _tell(result)
+            _print_result(result)
             if values["file"]:
                 values["file"].write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
@@ -112,9 +112,9 @@ def _described(plan: Plan, order: Order) -> dict[str, Any]:
     }
 
 
-def _tell(result: Result) -> None:
-    told = "  ".join(f"{name} {value:.4g}" for name, value in result.figures.items())
-    click.echo(f"round {result.round + 1}  {result.workload:<14}{result.side:<14}{told}", err=True)
+def _print_result(result: Result) -> None:
+    figures = "  ".join(f"{name} {value:.4g}" for name, value in result.figures.items())
+    click.echo(f"round {result.round + 1}  {result.workload:<14}{result.side:<14}{figures}", err=True)
 
 
 if __name__ == "__main__":

@@ -324,7 +324,7 @@ def test_without_an_endpoint_for_workers_it_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
-    with pytest.raises(ConfigError, match="say --bind"):
+    with pytest.raises(ConfigError, match="set --bind"):
         gateway_config(load_pool(None), {})
     monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/llamapool")
     assert gateway_config(load_pool(None), {}).bind == ("ipc:///run/llamapool/workers.sock",)
