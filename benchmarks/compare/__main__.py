@@ -61,7 +61,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
     async def run() -> None:
         async for result in ORDERS[order](plan):
             document["results"].append(result.as_dict())
-            _print_result(result)
+            _print(result)
             if values["file"]:
                 values["file"].write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
 
@@ -112,9 +112,9 @@ def _described(plan: Plan, order: Order) -> dict[str, Any]:
     }
 
 
-def _print_result(result: Result) -> None:
-    figures = "  ".join(f"{name} {value:.4g}" for name, value in result.figures.items())
-    click.echo(f"round {result.round + 1}  {result.workload:<14}{result.side:<14}{figures}", err=True)
+def _print(result: Result) -> None:
+    text = "  ".join(f"{name} {value:.4g}" for name, value in result.figures.items())
+    click.echo(f"round {result.round + 1}  {result.workload:<14}{result.side:<14}{text}", err=True)
 
 
 if __name__ == "__main__":
