@@ -1,8 +1,8 @@
 """Key limits that hold for all gateways of a host together: they exchange usage once a second.
 
 Usage at another gateway counts here when it is reported, so for a second a key may exceed a limit
-by what it sent to other gateways. A gateway that starts takes over the counts of a running one; the
-first gateway reads the tokens of the day from the usage database.
+by what it sent to other gateways. A gateway that starts takes over the counts of a running one; if
+none runs, it reads the tokens of the day from the usage database.
 """
 
 import asyncio
@@ -47,6 +47,8 @@ class SharedLimits:
         self._siblings = siblings
         self._used_today = used_today
         self._askers: dict[str, _PendingUsage] = {}
+        self._has_started = False
+        """Whether this gateway has the usage so far; one that starts beside it does not yet."""
         self._clock: asyncio.Task[None] | None = None
         siblings.respond(_QUESTION, self._answer)
         pool.allowances.on_spent = self._spent
@@ -56,10 +58,15 @@ class SharedLimits:
 
     async def start(self) -> None:
         """Take over the usage so far, and ask the others each second from now on."""
-        if not await self._exchange(is_first=True):
+        answers = await self._exchange(is_first=True)
+        started = (one for one in answers if one.get("has_started", True))  # older releases: no key
+        histories = next((one["histories"] for one in started), None)
+        if histories is None:
             used = await asyncio.to_thread(self._used_today)
-            for tenant, n in used.items():
-                self._pool.allowances.restore(tenant, UsageHistory(today=n))
+            histories = {tenant: UsageHistory(today=n) for tenant, n in used.items()}
+        for tenant, history in histories.items():
+            self._pool.allowances.restore(tenant, UsageHistory(*history))
+        self._has_started = True
         if self._siblings.folder is not None:
             self._clock = asyncio.create_task(self._run())
 
@@ -79,19 +86,16 @@ class SharedLimits:
                     "unexpected exception", extra={"place": "shared limits", "retry_s": _EVERY_S}
                 )
 
-    async def _exchange(self, *, is_first: bool) -> bool:
-        """Ask all others once; return whether any of them answered."""
+    async def _exchange(self, *, is_first: bool) -> list[Answer]:
+        """Ask all others once, and count what they have used since; return their answers."""
         name = self._siblings.name
         answers = await self._siblings.ask(_QUESTION, asker=name, is_first=is_first)
         found = [answer for answer in answers.values() if answer]
-        allowances = self._pool.allowances
-        for i, answer in enumerate(found):
+        for answer in found:
             for tenant, (requests, tokens) in answer["spent"].items():
-                allowances.learn(Spent(tenant, requests, tokens))
-            for tenant, history in answer["histories"].items() if not i else ():
-                allowances.restore(tenant, UsageHistory(*history))
+                self._pool.allowances.learn(Spent(tenant, requests, tokens))
         self._pool.share_turns(_elsewhere(found))
-        return bool(found)
+        return found
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
         """Return the usage since this gateway asked last; the whole history if it asks first."""
@@ -105,6 +109,7 @@ class SharedLimits:
         return {
             "spent": last.spent if last is not None and not is_first else {},
             "histories": self._histories() if is_first else {},
+            "has_started": self._has_started,
             "turns": self._pool.turns(),
         }
 

@@ -1,5 +1,6 @@
 """Limits of keys hold for all gateways of a host, and go on in the gateway that starts."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ class Gateway:
 
     async def start(self) -> None:
         await self.siblings.open()
+        await self.take_over()
+
+    async def take_over(self) -> None:
         await self.shared.start()
         self.shared.close()  # the test says when it asks
 
@@ -61,6 +65,19 @@ async def test_what_one_gateway_counts_counts_at_the_others_once(tmp_path: Path)
     await two.hear()
     assert two.left() == (0, 900)  # what an ended gateway has counted stays
     two.siblings.close()
+
+
+async def test_gateways_that_start_at_once_all_know_the_day(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one", today=100), Gateway(tmp_path / "s", "two", today=100)
+    await one.siblings.open()
+    await two.siblings.open()
+    await asyncio.gather(one.take_over(), two.take_over())
+    assert one.left() == two.left() == (3, 900)
+    three = Gateway(tmp_path / "s", "three", today=7)
+    await three.start()
+    assert three.left() == (3, 900)
+    for gateway in (one, two, three):
+        gateway.siblings.close()
 
 
 async def test_answers_at_once_are_shared(tmp_path: Path) -> None:
