@@ -238,12 +238,12 @@ _LOOKS: dict[type, Callable[[Any], str]] = {
     Heartbeat: _heartbeat,
     Started: _started,
     Progress: _progress,
-    PromptRead: lambda told: _counts(told, ("n_read", "n_cached")),
+    PromptRead: lambda message: _counts(message, ("n_read", "n_cached")),
     Done: _done,
     Embedded: _vectors,
     Reranked: _vectors,
-    Ready: lambda told: _credits("granted", told.granted) or _card(told.card),
-    Recall: lambda told: _credits("n", told.n),
+    Ready: lambda message: _credits("granted", message.granted) or _card(message.card),
+    Recall: lambda message: _credits("n", message.n),
     SettingsTold: _settings,
 }
 _ANSWERS: dict[type, type[Terminal]] = {

@@ -52,8 +52,8 @@ class StreamReplay:
     def _find(self, key: str, conversation_id: str) -> StreamSession:
         session = self._keeper.sessions.find(key, conversation_id)
         if session is None:
-            told = _UNKNOWN + _ELSEWHERE if self._siblings.has_others else _UNKNOWN
-            raise TaskError(ErrorCode.NOT_FOUND, told)
+            message = _UNKNOWN + _ELSEWHERE if self._siblings.has_others else _UNKNOWN
+            raise TaskError(ErrorCode.NOT_FOUND, message)
         if session.is_loading:
             raise TaskError(ErrorCode.UNAVAILABLE, "Stream owner model is loading, retry later")
         return session
@@ -76,13 +76,13 @@ class StreamEndpoints:
         return Response(status_code=204, media_type="application/json")
 
     async def lookup(self, request: Request) -> Response:
-        """Tell of the streams of the ids that are asked for."""
+        """List the kept streams of the ids in the body."""
         scope, receive = request.scope, request.receive
         try:
             body = await read_value(scope, receive, self._limits)
         except InvalidRequest as error:
-            told = {"message": f"invalid body: {error.message}", "type": "invalid_request_error"}
-            return json_response({"error": told}, 400)
+            fields = {"message": f"invalid body: {error.message}", "type": "invalid_request_error"}
+            return json_response({"error": fields}, 400)
         ids: list[str] = []
         if isinstance(body, dict):
             check_body("StreamLookup", body, bounds_of(None, self._limits.fields))

@@ -58,11 +58,11 @@ class StreamSessions:
         self.end(key, conversation_id)
         own = self._of_key.get(key, {})
         if key and len(own) >= self._most_of_key and not self._forget_one({key: own}):
-            told = f"The key keeps {len(own)} streams that all run, as many as it may"
-            raise _full(told, "kept_streams_of_key")
+            message = f"The key keeps {len(own)} streams that all run, as many as it may"
+            raise _full(message, "kept_streams_of_key")
         if len(self) >= self._most and not self._forget_one(self._of_key):
-            told = f"The server keeps {len(self)} streams that all run, as many as it can"
-            raise _full(told, "kept_streams")
+            message = f"The server keeps {len(self)} streams that all run, as many as it can"
+            raise _full(message, "kept_streams")
         session = StreamSession(key, conversation_id)
         self._of_key.setdefault(key, {})[conversation_id] = session
         return session
@@ -187,6 +187,6 @@ def _names(conversation_id: str) -> Iterator[str]:
         end = conversation_id.find("::", end + 1)
 
 
-def _full(told: str, key: str) -> TaskError:
+def _full(message: str, key: str) -> TaskError:
     hint = f"({key} of [gateway.limits]); without X-Conversation-Id a stream is not kept"
-    return TaskError(ErrorCode.OVERLOADED, f"{told} {hint}")
+    return TaskError(ErrorCode.OVERLOADED, f"{message} {hint}")

@@ -69,20 +69,20 @@ def legacy_log_probs(
 
     The prompt is in the four arrays only; its first token has no probability, which is null.
     """
-    told = [*prompt, *probs]
-    tokens = [text(one.piece) for one in told]
+    listed = [*prompt, *probs]
+    tokens = [text(one.piece) for one in listed]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
     return log_probs(probs, params, options) | {
         "tokens": tokens,
-        "token_logprobs": [_finite(one.p) for one in told],
+        "token_logprobs": [_finite(one.p) for one in listed],
         "top_logprobs": [
             None
             if math.isnan(one.p)
             else {text(piece): _finite(p) for _, piece, p in one.top[: options.n_top]}
-            for one in told
+            for one in listed
         ],
         "text_offset": offsets,
     }

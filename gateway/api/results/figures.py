@@ -62,15 +62,15 @@ def progress(message: Progress) -> dict[str, Any]:
 
 def progress_fields(message: Progress, params: SamplingParams) -> dict[str, Any]:
     """Return what a chunk tells about the prompt: progress, and the timings if asked for."""
-    told = {"prompt_progress": progress(message)}
+    fields = {"prompt_progress": progress(message)}
     if not params.timings_per_token:
-        return told
+        return fields
     times = Timings(
         cache_n=message.cached,
         prompt_n=message.processed - message.cached,
         prompt_ms=message.time_ms,
     )
-    return {"timings": timings(times)} | told
+    return {"timings": timings(times)} | fields
 
 
 def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[dict[str, Any]]:

@@ -343,5 +343,5 @@ def _who(identity: bytes, key: str) -> str:
 def _accounts_of(hello: Hello, pid: int) -> ToldAccounts | None:
     """Return where a worker of this host counts; None for any other."""
     memory = open_shared(pid, hello.accounts, N_BYTES) if pid and hello.accounts >= 0 else None
-    told = ToldAccounts(memory) if memory is not None else None
-    return told if told is not None and told.is_of(hello.epoch) else None
+    accounts = ToldAccounts(memory) if memory is not None else None
+    return accounts if accounts is not None and accounts.is_of(hello.epoch) else None
