@@ -5,7 +5,9 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/**/*.md")]
+)
 
 
 def test_generated_tables_are_current() -> None:
@@ -14,6 +16,26 @@ def test_generated_tables_are_current() -> None:
     generate = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(generate)
     assert generate.stale() == [], "run: python docs/generate.py"
+
+
+def test_the_first_page_lists_every_page() -> None:
+    docs = ROOT / "docs"
+    listed = (docs / "README.md").read_text(encoding="utf-8")
+    for page in docs.rglob("*.md"):
+        if page.name != "README.md":
+            assert f"]({page.relative_to(docs)})" in listed, page.name
+
+
+def test_named_metrics_exist() -> None:
+    known = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        if "notes" in page.parts or page.name == "changelog.md":
+            continue
+        for name in re.findall(
+            r"\b(?:llamapool_|vllm:|llamacpp:)[a-z_]*[a-z]\b(?!\*)", page.read_text()
+        ):
+            series = re.sub(r"_(bucket|sum|count)$", "", name)
+            assert f"| `{series}` |" in known, f"{page.name} names {name}"
 
 
 def test_links_to_files_lead_somewhere() -> None:
