@@ -20,13 +20,9 @@ from gateway.api.fields.endpoints import BODIES
 from gateway.api.fields.tables import HEADERS, PATHS, QUERIES
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
-from protocol.config.options.gateway import GATEWAY_OPTIONS
 from protocol.config.options.option import Option, Unused
-from protocol.config.options.presets import PRESETS
-from protocol.config.options.sampling import SAMPLING_OPTIONS
-from protocol.config.options.speculation import SPECULATION_OPTIONS
+from protocol.config.options.table import GROUPS
 from protocol.config.options.unused import FOREIGN, REFUSED, WITHOUT_EFFECT
-from protocol.config.options.worker import WORKER_OPTIONS
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
 from protocol.config.usage_config import UsageConfig
 from protocol.process.log_fields import LOG_FIELDS
@@ -126,7 +122,7 @@ def options() -> str:
         "- To see what a command line comes to: `llamapool config show --origin`, followed by the"
         " same options.\n",
     ]
-    for title, rows in _GROUPS_OF_OPTIONS.items():
+    for title, rows in GROUPS.items():
         lines += [f"## {title}\n", "| option | meaning | default | environment | key |"]
         lines += ["|---|---|---|---|---|", *map(_option_line, rows), ""]
     lines += _unused(
@@ -135,15 +131,6 @@ def options() -> str:
     lines += _unused("Refused", "`serve` does not start with one of these.", REFUSED)
     lines += _unused("Of other programs", "Accepted; one warning names all of them.", FOREIGN)
     return "\n".join(lines) + "\n"
-
-
-_GROUPS_OF_OPTIONS = {
-    "Server, keys, models on demand, log": GATEWAY_OPTIONS,
-    "Model, devices, slots, cache, chat": WORKER_OPTIONS,
-    "Speculative decoding and self-extend": SPECULATION_OPTIONS,
-    "Defaults of request fields": SAMPLING_OPTIONS,
-    "Models with the options that suit them": PRESETS,
-}
 
 
 def _option_line(option: Option) -> str:

@@ -38,8 +38,8 @@ _VERBOSE = 10
 )
 @click.option("--host", help="Address to listen on.")
 @click.option("--port", type=int, help="Port to listen on; 0 lets the system choose.")
-@click.option("--bind", multiple=True, help="ZeroMQ endpoint for workers; may be repeated.")
-@click.option("--gateway-curve-key", "curve_key_file", help="Own secret key, for tcp.")
+@click.option("--bind", multiple=True, help="ZeroMQ endpoint that workers dial; may be repeated.")
+@click.option("--gateway-curve-key", "curve_key_file", help="File of the secret key, for tcp.")
 @click.option("--worker-keys", help="Folder of the public keys of workers, for tcp.")
 @click.option("--api-key", multiple=True, help="Key that may use the API; may be repeated.")
 @click.option("--api-key-file", multiple=True, help="Key file; may be repeated.")
@@ -48,7 +48,7 @@ _VERBOSE = 10
 @click.option("--slots/--no-slots", default=None, help="Serve GET /slots.")
 @click.option("--index", type=int, default=0, hidden=True, help="Which of several this one is.")
 @click.option("--keys-on-stdin", is_flag=True, hidden=True, help="Read the keys that `serve` has.")
-@click.option("-v", "--verbose", is_flag=True, help="Log in detail.")
+@click.option("-v", "--verbose", is_flag=True, help="Log debug lines as well.")
 def gateway(
     path: Path | None, verbose: bool, index: int, keys_on_stdin: bool, **flags: object
 ) -> None:

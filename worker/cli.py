@@ -129,7 +129,10 @@ _SETTABLE = tuple(options.SECTIONS)
 
 @click.group(cls=LazyGroup, context_settings=CONTEXT)
 def main() -> None:
-    """Serve GGUF models from many GPUs behind one address."""
+    """Serve GGUF models from many GPUs behind one address.
+
+    `llamapool serve -m model.gguf` starts a server. `llamapool COMMAND --help` explains a command.
+    """
 
 
 main.params.append(version_option())
@@ -143,6 +146,11 @@ def serve(config: Path | None, **values: Any) -> None:
 
     Takes llama-server's flags for one model, or --config for several. Without a model it serves
     the one that is installed with it.
+
+    \b
+      llamapool serve -m model.gguf -c 16384 -np 4   four requests at once
+      llamapool serve -m model.gguf -ngl all         all layers on the GPU
+      llamapool serve --config pool.toml             several models or workers
     """
     console = stderr_console(sys.stderr)
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms

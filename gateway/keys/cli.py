@@ -48,7 +48,7 @@ def key() -> None:
     "scopes",
     multiple=True,
     type=click.Choice([str(one) for one in KeyScope]),
-    help="Scope of the key; may be repeated. Default: infer.",
+    help="What the key may do; may be repeated. [default: infer]",
 )
 @click.option("--model", "models", multiple=True, help="Model that it may use; may be repeated.")
 @click.option(
@@ -58,11 +58,15 @@ def key() -> None:
     show_default=True,
     help="Whose waiting requests go first.",
 )
-@click.option("--concurrent", type=_COUNT, default=0, help="Answers at once; others wait.")
-@click.option("--requests-per-minute", type=_COUNT, default=0, help="Beyond it, 429.")
-@click.option("--tokens-per-minute", type=_COUNT, default=0, help="Beyond it, 429.")
-@click.option("--tokens-per-day", type=_COUNT, default=0, help="Of a day in UTC; beyond it, 429.")
-@click.option("--expires", default="", help="A date as 2027-01-31, or a time from now: 12h, 30d.")
+@click.option(
+    "--concurrent", type=_COUNT, default=0, help="Answers at the same time; further ones wait."
+)
+@click.option("--requests-per-minute", type=_COUNT, default=0, help="0: no limit. Beyond it: 429.")
+@click.option("--tokens-per-minute", type=_COUNT, default=0, help="0: no limit. Beyond it: 429.")
+@click.option("--tokens-per-day", type=_COUNT, default=0, help="The same, by day in UTC.")
+@click.option(
+    "--expires", default="", help="A date such as 2027-01-31, or a time from now: 12h, 30d."
+)
 def add(  # noqa: PLR0913 - one parameter for each field of a key
     name: str,
     path: Path,
@@ -76,7 +80,7 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
     tokens_per_day: int,
     expires: str,
 ) -> None:
-    """Make a key of this NAME, store its digest, and print the key. It is shown only once."""
+    """Make a key, store its digest under NAME, and print the key, once."""
     if not is_name(name):
         raise click.BadParameter("1 to 64 letters, digits or . _ @ + -", param_hint="NAME")
     secret = f"sk-{secrets.token_urlsafe(_KEY_BYTES)}"
@@ -104,7 +108,7 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
 @_file_option
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 def list_keys(path: Path, *, is_json: bool) -> None:
-    """List the keys with what they may do. The file has only their digests, so none is shown."""
+    """List the names of the keys and what each may do. The file has no keys, only digests."""
     try:
         keys = parse_keys(read_named_text(path))
     except (OSError, KeyFileError) as error:
@@ -117,7 +121,7 @@ def list_keys(path: Path, *, is_json: bool) -> None:
 @click.argument("name")
 @_file_option
 def revoke(name: str, path: Path) -> None:
-    """Remove the key of this NAME from the file. Requests that run with it finish."""
+    """Remove the key NAME from the file. Requests that run with it are finished."""
     _change(path, lambda text: edit.without_key(text, name))
     click.echo(f"The key '{name}' is revoked.", err=True)
 

@@ -14,11 +14,37 @@ from gateway.soak.soak import soak as run_soak
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--minutes", default=1.0, show_default=True, type=click.FloatRange(0.05, 10_000))
-@click.option("--seed", type=int, help="What is drawn; by default from the clock, and printed.")
-@click.option("--workers", default=4, show_default=True, type=click.IntRange(2, 64))
-@click.option("--gateways", default=1, show_default=True, type=click.IntRange(1, 64))
-@click.option("--clients", default=8, show_default=True, type=click.IntRange(1, 1000))
+@click.option(
+    "--minutes",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0.05, 10_000),
+    help="How long the load lasts.",
+)
+@click.option(
+    "--seed", type=int, help="Seed of load and faults; by default from the clock, and printed."
+)
+@click.option(
+    "--workers",
+    default=4,
+    show_default=True,
+    type=click.IntRange(2, 64),
+    help="Worker processes of the pool.",
+)
+@click.option(
+    "--gateways",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Gateway processes of the pool.",
+)
+@click.option(
+    "--clients",
+    default=8,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="Clients that send requests at the same time.",
+)
 @click.option(
     "--engine",
     default="fake",

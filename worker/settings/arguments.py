@@ -95,13 +95,29 @@ class FieldType(click.ParamType[Any]):
 
 
 class OptionCommand(click.Command):
-    """Accepts the values of 2024's two-valued options as one argument or as two."""
+    """A command with the options of the table; two-valued ones take one argument or two."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Join such values before click counts them."""
         words = paired(args)
         ctx.meta[_WORDS] = frozenset(word.partition("=")[0].replace("_", "-") for word in words)
         return super().parse_args(ctx, words)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options, then those of the table by group."""
+        group_of = {id(option): title for title, rows in options.GROUPS.items() for option in rows}
+        titles = {_name(index): group_of[id(option)] for index, option in enumerate(OPTIONS)}
+        sections: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{t: [] for t in options.GROUPS},
+        }
+        for param in self.get_params(ctx):
+            if record := param.get_help_record(ctx):
+                sections[titles.get(param.name or "", "Options")].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def paired(args: Sequence[str]) -> list[str]:
@@ -128,9 +144,14 @@ def _is_pair(text: str, between: str) -> bool:
     return re.search(rf"{re.escape(between)}[-+]?\d*\.?\d+$", text) is not None
 
 
+def _name(index: int) -> str:
+    """Return the name of the parameter of a row of the table."""
+    return f"option_{index}"
+
+
 def _declared(option: Option, index: int) -> click.Option:
-    """Make the click option of one row; its value arrives as parameter `option_<index>`."""
-    names = [f"option_{index}", *option.flags]
+    """Make the click option of one row."""
+    names = [_name(index), *option.flags]
     text = option.text + (f" [default: {option.default_text}]" if option.default_text else "")
     text += f" [env: {option.env}]" if option.env else ""
     if option.is_switch:
@@ -139,7 +160,7 @@ def _declared(option: Option, index: int) -> click.Option:
             n_pairs = min(len(option.flags), len(option.off))
             pairs = [f"{on}/{off}" for on, off in zip(option.flags, option.off, strict=False)]
             rest = [*option.flags[n_pairs:], *(f" /{off}" for off in option.off[n_pairs:])]
-            names = [f"option_{index}", *pairs, *rest]
+            names = [_name(index), *pairs, *rest]
         return click.Option(names, is_flag=True, default=None, help=text)
     extra: dict[str, Any] = {"multiple": True} if option.repeats else {"default": None}
     if option.bare:
@@ -186,7 +207,7 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
     """Merge environment and command line; the command line takes precedence."""
     settings = dict(options.named_in(os.environ, sections))
     for index, option in enumerate(OPTIONS):
-        value = values.get(f"option_{index}")
+        value = values.get(_name(index))
         if value is None or value == () or (option.value is not None and not (value or option.off)):
             continue
         if option.repeats and not option.is_switch:

@@ -21,6 +21,7 @@ from protocol.config.options.worker import WORKER_OPTIONS
 from protocol.errors import ConfigError, InvalidRequest
 
 __all__ = [
+    "GROUPS",
     "OPTIONS",
     "SECTIONS",
     "UNUSED",
@@ -40,6 +41,15 @@ OPTIONS: tuple[Option, ...] = (
     *SPECULATION_OPTIONS,
     *SAMPLING_OPTIONS,
 )
+
+GROUPS: Mapping[str, tuple[Option, ...]] = {
+    "Server, keys, models on demand, log": GATEWAY_OPTIONS,
+    "Model, devices, slots, cache, chat": WORKER_OPTIONS,
+    "Speculative decoding and self-extend": SPECULATION_OPTIONS,
+    "Defaults of request fields": SAMPLING_OPTIONS,
+    "Models with the options that suit them": PRESETS,
+}
+"""The options as `--help` and the documents show them, by title."""
 
 
 def from_environ(environ: Mapping[str, str], sections: Iterable[str] = SECTIONS) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What the command line takes: every option of the documents, and what comes of it."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -131,6 +132,22 @@ def test_the_version_is_llamapools_and_help_names_the_options() -> None:
     for flag in ("-h", "--help", "--usage"):
         text = CliRunner().invoke(cli.main, ["serve", flag]).stdout
         assert "--ctx-size" in text and "--threads" in text
+
+
+def test_help_begins_with_examples_and_has_the_groups_of_the_documents() -> None:
+    text = CliRunner().invoke(cli.main, ["serve", "--help"]).stdout
+    first_screen = "\n".join(text.splitlines()[:24])
+    assert "llamapool serve -m model.gguf -c 16384 -np 4" in first_screen
+    places = [text.index(f"\n{title}:\n") for title in ("Options", *options.GROUPS)]
+    assert places == sorted(places)
+    assert places[0] < text.index("--config PATH") < places[1]
+    assert text.index("--gpt-oss-20b-default") > places[-1]
+    assert len(re.findall(r"^ +-m, --model ", text, re.MULTILINE)) == 1
+
+
+def test_help_leaves_out_groups_that_a_command_does_not_have() -> None:
+    text = CliRunner().invoke(cli.main, ["worker", "--help"]).stdout
+    assert "--connect TEXT" in text and "--n-predict" in text and "--port" not in text
 
 
 def test_a_promise_that_cannot_be_kept_ends_the_start() -> None:
