@@ -225,7 +225,7 @@ class WorkerProcess:
             extra={
                 "model": backend.card.name,
                 "n_slots": backend.card.n_slots,
-                "n_ctx": backend.card.n_ctx,
+                "n_ctx": backend.card.n_ctx_total,
                 "build": backend.card.build,
             },
         )

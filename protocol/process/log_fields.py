@@ -78,7 +78,7 @@ LOG_FIELDS = {
     "n_pending": "Tasks that a worker has received and not begun.",
     "n_preparing": "Tasks whose prompt is being rendered or tokenized.",
     "n_running": "Tasks of the engine.",
-    "n_layers": "Layers of a model.",
+    "n_layers": "Layers of a model; left out if llama.cpp does not tell it, as without a GPU.",
     "n_gpu_layers": "Layers of a model that lie, or should lie, on a GPU.",
     "n_decodes": "Calls of `llama_decode` for single tokens.",
     "n_graphs_reused": "Compute graphs that llama.cpp has used again.",

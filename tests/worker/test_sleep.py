@@ -1,5 +1,6 @@
 """A worker that sleeps: its model goes when nobody asks, and comes back with the next task."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -341,3 +342,12 @@ def test_a_sleeping_worker_drains_at_once_and_a_woken_one_after_its_task(tmp_pat
         assert stage.n_opened == 1 + len(tasks)
         assert len(stage.gateway.of(m.Done)) == len(tasks)
         stage.close()
+
+
+def test_the_line_ready_tells_the_context_over_all_slots(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.fall_asleep()
+    with caplog.at_level(logging.INFO):
+        stage.ask(generate(1))
+    assert f"n_slots=2 n_ctx={stage.n_ctx}" in caplog.text

@@ -153,7 +153,7 @@ def tell_placement(config: WorkerConfig) -> None:
         "model loaded",
         extra={
             "n_gpu_layers": found.n_offloaded,
-            "n_layers": found.n_layers,
+            "n_layers": found.n_layers or None,  # unknown without a GPU
             "buffers": ", ".join(map(str, found.buffers)),
         },
     )

@@ -50,6 +50,15 @@ def test_a_gpu_that_has_no_layer_is_warned_of(
     assert "no layer lies on a GPU" in caplog.text
 
 
+def test_the_number_of_layers_is_left_out_where_llama_cpp_does_not_tell_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    said(b"load_tensors:   CPU model buffer size =   281.81 MiB\n")
+    with caplog.at_level(logging.INFO):
+        tell_placement(WorkerConfig())
+    assert caplog.text == 'model loaded n_gpu_layers=0 buffers="CPU model 282 MiB"\n'
+
+
 def test_a_cpu_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
     tell_placement(WorkerConfig())
     assert not [one for one in caplog.records if one.levelno > logging.INFO]
