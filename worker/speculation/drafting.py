@@ -40,7 +40,7 @@ def _open(kind: str, config: WorkerConfig, backend: Backend) -> Drafter:
     if kind == NGRAM_CACHE:
         n_vocab = backend.card.n_vocab
         static = read_cache(config.lookup_cache_static, n_vocab)
-        dynamic = read_cache(config.lookup_cache_dynamic, n_vocab)
+        dynamic = read_cache(config.lookup_cache_dynamic, n_vocab, may_be_new=True)
         lookup = CacheLookup(static, dynamic, config.n_draft, config.n_draft_min)
         return SavedLookup(lookup, config.lookup_cache_dynamic, n_vocab)
     if kind == DRAFT_MODEL and config.backend == "llama":

@@ -66,9 +66,12 @@ def _ngram(tokens: Sequence[int]) -> Ngram:
     return tuple(tokens[:size])
 
 
-def read_cache(path: str, n_vocab: int) -> Cache:
-    """Load a file; a missing one is an empty cache. Raises `ConfigError` with its name."""
-    if not path:
+def read_cache(path: str, n_vocab: int, *, may_be_new: bool = False) -> Cache:
+    """Load a file; a missing one is an empty cache, with a warning unless it may be new.
+
+    Raises `ConfigError` with its name.
+    """
+    if not path or (may_be_new and not Path(path).exists()):
         return {}
     try:
         _check_room(Path(path))
@@ -121,7 +124,7 @@ def _alone(folder: Path) -> Iterator[None]:
 def add_to_cache(path: str, learnt: Cache, n_vocab: int) -> None:
     """Add counts to a file that other workers may write too; raises like `read_cache`."""
     with _alone(Path(path).absolute().parent):
-        cache = read_cache(path, n_vocab)
+        cache = read_cache(path, n_vocab, may_be_new=True)
         merge(cache, learnt)
         write_cache(path, cache)
 

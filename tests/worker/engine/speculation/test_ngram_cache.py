@@ -128,6 +128,19 @@ def test_a_cache_that_is_not_there_begins_empty_with_a_warning(
     assert f"lookup cache does not exist file={missing}" in caplog.text
 
 
+def test_a_dynamic_cache_is_made_without_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = WorkerConfig(backend="fake", lookup_cache_dynamic=str(tmp_path / "new.bin"))
+    drafter = open_drafter(config, FakeBackend(config))
+    assert drafter is not None
+    rig = Rig(drafter=drafter)
+    rig.submit("tell me more", n_predict=40)
+    rig.finish()
+    drafter.close()
+    assert (tmp_path / "new.bin").exists() and caplog.text == ""
+
+
 def test_what_one_worker_learnt_the_next_one_guesses(tmp_path: Path) -> None:
     path = str(tmp_path / "dynamic.bin")
     config = WorkerConfig(backend="fake", lookup_cache_dynamic=path)
