@@ -37,7 +37,8 @@ class QuarantineEndpoints:
         answers = await self._siblings.ask(_QUESTION, fingerprint=fingerprint)
         counts += [one["n_released"] for one in answers.values() if one]
         if not any(counts):
-            message = "no request of this fingerprint is refused: GET /admin/quarantine lists them"
+            what = "request of this fingerprint" if fingerprint else "request"
+            message = f"no {what} is refused: GET /admin/quarantine lists them"
             raise TaskError(ErrorCode.NOT_FOUND, message)
         return json_response({"n_released": max(counts)})
 

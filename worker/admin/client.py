@@ -125,7 +125,7 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
         return answer
     error = answer.get("error")
     message = error.get("message") if isinstance(error, dict) else None
-    hint = ": give a key with --api-key or LLAMA_API_KEY" if status == 401 else ""
+    hint = ": give an admin's key with --admin-key or LLAMA_API_KEY" if status == 401 else ""
     if status == 404 and not isinstance(message, str):
         message = "this server has no admin API"
     raise AdminError(f"{message or f'status {status}'}{hint}")

@@ -95,7 +95,8 @@ class _HostChecks:
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:
-            yield fail("config", self._case.fault, "see llamapool config show --origin")
+            mend = "correct this first: until then, the lines below may be about defaults"
+            yield fail("config", self._case.fault, mend)
         else:
             n = len(self._case.pool.worker)
             yield ok("config", f"valid, {n} worker{'s' * (n != 1)}")

@@ -186,7 +186,11 @@ def open_catalog(
         )
     if not catalog.entries:
         logger.warning(
-            "no models found", extra={"hint": "add one and ask for GET /models?reload=1"}
+            "no models found",
+            extra={
+                "file": pool.gateway.models_dir or pool.gateway.models_preset,
+                "hint": "add one and ask for GET /models?reload=1",
+            },
         )
     return catalog
 

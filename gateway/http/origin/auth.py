@@ -27,7 +27,7 @@ OPERATOR = "llamapool.operator"
 ADMIN_PREFIX = "/admin/"
 
 _SCOPE_OF_PATH = {"/metrics": KeyScope.METRICS, "/pool/events": KeyScope.METRICS}
-_NEEDS_ADMIN = "This changes the server for all of its clients: it needs an admin key"
+_NEEDS_ADMIN = "Only an admin's key may do this: it needs the scope 'admin'"
 _NEEDS_SOCKET = (
     "This server has no keys, so the admin API answers on its host only, over the socket "
     "admin.sock in the runtime directory: `llamapool status` there finds it"

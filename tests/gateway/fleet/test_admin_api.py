@@ -194,6 +194,19 @@ async def test_a_parameter_that_is_unknown_or_comes_twice_is_named(
         assert len(supervisor.lines) == 1
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [("", "no request is refused"), ("?fingerprint=00", "no request of this fingerprint")],
+)
+async def test_nothing_to_let_in_again_is_a_404_that_says_so(
+    tmp_path: Path, query: str, message: str
+) -> None:
+    async with administered(tmp_path) as (gateway, _):
+        path = f"/admin/quarantine{query}"
+        answer = await gateway.client.request("DELETE", path, headers=ADMIN)
+        assert answer.status_code == 404 and message in answer.json()["error"]["message"]
+
+
 async def test_endpoints_of_other_servers_ignore_parameters_that_they_do_not_know(
     tmp_path: Path,
 ) -> None:

@@ -1,6 +1,8 @@
 """The status of a pool as a table, and how a pool is found."""
 
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +108,27 @@ def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
     with pytest.raises(NoPoolError, match=message) as caught:
         AdminClient(PoolAddress(url=url)).get("/admin/status")
     assert caught.value.exit_code == 69
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers 401 to everything."""
+
+    def do_GET(self) -> None:
+        body = b'{"error": {"message": "Invalid API Key"}}'
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        """Print nothing."""
+
+
+def test_a_pool_that_wants_a_key_is_told_with_the_commands_own_option() -> None:
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(AdminError, match=r"Invalid API Key: give .* --admin-key or") as caught:
+            AdminClient(PoolAddress(url=f"http://127.0.0.1:{server.server_port}")).get("/x")
+        thread.join()
+    assert not isinstance(caught.value, NoPoolError)

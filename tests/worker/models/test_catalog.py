@@ -129,7 +129,7 @@ def test_a_name_with_a_comma_is_left_out(tmp_path: Path, caplog: pytest.LogCaptu
 
 def test_no_models_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not catalog(tmp_path).entries
-    assert "no models found" in caplog.text
+    assert f"no models found file={tmp_path}" in caplog.text
 
 
 def test_a_preset_file_that_is_not_there_is_named(tmp_path: Path) -> None:
