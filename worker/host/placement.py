@@ -122,14 +122,14 @@ def _placement(
     host: Host, worker: WorkerConfig, where: _Where, threads: tuple[int, int], n_all: int
 ) -> Placement:
     poll, waits = _poll(worker, n_all, host.n_cores)
-    given = "as given" if worker.n_threads > 0 else f"{where.n_cores} for it of {host.n_cores}"
+    given = "as given" if worker.n_threads > 0 else f"{where.n_cores} of {host.n_cores} cores"
     return Placement(
         n_threads=threads[0],
         n_threads_batch=threads[1],
         cpus=where.cpus,
         numa=where.numa,
         poll=poll,
-        why=f"threads: {given}; place: {where.why}; waiting: {waits}",
+        why=f"threads: {given}; CPUs: {where.why}; waiting: {waits}",
     )
 
 
@@ -142,8 +142,8 @@ def _poll(worker: WorkerConfig, n_all: int, n_cores: int) -> tuple[int, str]:
     if worker.poll >= 0:
         return worker.poll, "as given"
     if n_all > n_cores:
-        return 0, f"asleep, because {n_all} threads share {n_cores} cores"
-    return CHOSEN_POLL, "awake for microseconds, because every thread has a core"
+        return 0, f"sleeping, because {n_all} threads share {n_cores} cores"
+    return CHOSEN_POLL, "spinning for microseconds, because every thread has a core"
 
 
 def _reason_against_reading(host: Host, worker: WorkerConfig, where: _Where) -> str:
@@ -197,9 +197,9 @@ def _configured(host: Host, worker: WorkerConfig, share: int = 1) -> _Where | No
         why = "--numa as given" + (", which moves threads itself" if numa != NO_NUMA else "")
         return _Where(ANYWHERE, numa, share, why)
     if uses_gpu(host, worker):
-        return _Where(ANYWHERE, NO_NUMA, share, "anywhere, a GPU does the work")
+        return _Where(ANYWHERE, NO_NUMA, share, "any, because a GPU computes")
     if len(host.nodes) < 2:
-        return _Where(ANYWHERE, NO_NUMA, share, "anywhere, the machine is one NUMA node")
+        return _Where(ANYWHERE, NO_NUMA, share, "any, because there is one NUMA node")
     return None
 
 

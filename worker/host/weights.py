@@ -49,7 +49,7 @@ def loadings(
     rest = (
         WeightLoading(True, "read, because no other worker shares them")
         if fits
-        else WeightLoading(False, "mapped, because they need more than half of the free memory")
+        else WeightLoading(False, "mapped, because they are more than half of the free memory")
     )
     return tuple(one or rest for one in settled)
 
@@ -72,7 +72,7 @@ def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
         return WeightLoading(not maps(worker), "as given")
     if worker.backend != "llama":
         return WeightLoading(False, "none")
-    return WeightLoading(False, f"mapped, {why_not}") if why_not else None
+    return WeightLoading(False, f"mapped, because {why_not}") if why_not else None
 
 
 def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> WeightLoading | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from worker.admin.client import AdminClient, NoPoolError, PoolAddress, find_pool
+from worker.admin.client import AdminClient, AdminError, NoPoolError, PoolAddress, find_pool
 from worker.admin.table import rollout_line, table
 
 WORKER: dict[str, Any] = {

@@ -76,7 +76,7 @@ def test_what_a_person_says_of_the_weights_stands(fields: dict[str, Any], reads:
     [
         ([worker()], HOST, "read, because no other worker shares them"),
         ([worker(), worker()], HOST, "mapped, because several workers share them"),
-        ([worker("big")], HOST, "mapped, because they need more than half of the free memory"),
+        ([worker("big")], HOST, "mapped, because they are more than half of the free memory"),
         ([worker()], flat(4), "the free memory is unknown"),
         ([worker("unknown")], HOST, "their size is not known yet"),
         ([worker()], flat(4, has_gpu=True, free_memory=GIB), "the CPU does not do the work"),
@@ -94,7 +94,7 @@ def test_on_several_nodes_only_who_is_kept_on_one_reads() -> None:
     for one in (worker(), worker(cpus="6-9"), worker(numa="none")):
         (found,) = placed(one, host=host)
         assert not found.reads
-        assert "mapped, its threads are on several NUMA nodes" in found.why
+        assert "mapped, because its threads are on several NUMA nodes" in found.why
 
 
 def test_the_parts_of_a_split_file_are_weighed_together(tmp_path: Path) -> None:
