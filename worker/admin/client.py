@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import urllib.parse
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from worker.settings.resolve import ADMIN_SOCKET, CONTROL_SOCKET
 from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0
+SERVICE_DIR = Path("/run/llamapool")
+"""RuntimeDirectory of the systemd units, in deploy/systemd/."""
 _MAX_ANSWER = 64 << 20
 
 
@@ -134,17 +137,21 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
 def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     """Return the address that is given, or that of the only pool of this user on this host.
 
-    Raises `NoPoolError` if there is none or more than one.
+    Root also finds that of the systemd units. Raises `NoPoolError` if there is none or more than one.
     """
     if url:
         return PoolAddress(url=url, key=key)
     if runtime_dir:
         path = Path(runtime_dir).expanduser() / ADMIN_SOCKET
-        if not path.is_socket():
+        if path.is_socket():
+            return PoolAddress(path=str(path))
+        if runtime_dir != os.environ.get("RUNTIME_DIRECTORY"):  # `serve` makes one of its own
             raise NoPoolError(f"no pool runs in {runtime_dir}: there is no {ADMIN_SOCKET}")
-        return PoolAddress(path=str(path))
     found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]
-    alive = [path / ADMIN_SOCKET for path in found if _is_alive(path / ADMIN_SOCKET)]
+    alive = [path / ADMIN_SOCKET for path in found if _is_alive(path / ADMIN_SOCKET, _mine)]
+    of_service = [SERVICE_DIR, *sorted(SERVICE_DIR.glob(f"{PREFIX}*"))]
+    alive += [path / ADMIN_SOCKET for path in of_service if _is_alive(path / ADMIN_SOCKET, _may_ask)]
+    alive = list(dict.fromkeys(alive))
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))
     if not alive:
@@ -164,10 +171,19 @@ def supervisor_pid(folder: Path) -> int:
     return int(pid)
 
 
-def _is_alive(path: Path) -> bool:
-    """Whether a process of this user listens at a socket."""
+def _is_alive(path: Path, may_ask: Callable[[Path], bool]) -> bool:
+    """Whether a process that this user may ask listens at a socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
-            return path.stat().st_uid == os.getuid() and sock.connect_ex(str(path)) == 0
+            return may_ask(path) and sock.connect_ex(str(path)) == 0
         except OSError:
             return False
+
+
+def _mine(path: Path) -> bool:
+    return path.stat().st_uid == os.getuid()
+
+
+def _may_ask(path: Path) -> bool:
+    """Tell whether a socket below `SERVICE_DIR` is this user's, or this user is root."""
+    return os.getuid() in (0, path.stat().st_uid)

@@ -61,7 +61,7 @@ def rollout_line(rollout: Mapping[str, Any]) -> str:
         return ""
     text = f"rolling change {rollout['state']}: {rollout['n_done']} of {rollout['n_total']} workers"
     if rollout["worker"]:
-        text += f", {rollout['worker']}: {rollout['step']}"
+        text += f", {rollout['worker']}" + (f": {rollout['step']}" if rollout["step"] else "")
     if rollout["why"]:
         text += f"; {rollout['why']}"
     return text

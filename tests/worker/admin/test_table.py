@@ -1,5 +1,6 @@
 """The status of a pool as a table, and how a pool is found."""
 
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -60,6 +61,7 @@ def test_the_table_tells_workers_queue_and_gateways() -> None:
 def test_a_rolling_change_is_one_line() -> None:
     going = {**ROLLOUT, "state": "running", "n_total": 2, "worker": "w", "step": "starting"}
     assert rollout_line(going) == "rolling change running: 0 of 2 workers, w: starting"
+    assert rollout_line({**going, "step": ""}).endswith("0 of 2 workers, w")
     failed = {**ROLLOUT, "state": "failed", "n_total": 2, "why": "it died", "seconds": 1.5}
     assert rollout_line(failed) == "rolling change failed: 0 of 2 workers; it died"
     assert rollout_line(ROLLOUT) == ""
@@ -77,6 +79,7 @@ def test_the_only_pool_of_this_user_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
+    monkeypatch.setattr("worker.admin.client.SERVICE_DIR", tmp_path / "no-service")
     with pytest.raises(NoPoolError, match=r"--url and --admin-key, .* --runtime-dir"):
         find_pool("", "", "")
     (tmp_path / "llamapool-dead").mkdir()
@@ -89,10 +92,48 @@ def test_the_only_pool_of_this_user_is_found(
             find_pool("", "", "")
 
 
+@pytest.mark.parametrize("folder", ["", "llamapool-x"])
+def test_root_finds_the_pool_of_the_systemd_units(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """They run as a user of their own: `llamapool status` of root found nothing."""
+    monkeypatch.setattr("worker.admin.client.parents", list)
+    monkeypatch.setattr("worker.admin.client.SERVICE_DIR", tmp_path)
+    with listening(tmp_path / folder / "admin.sock") as service:
+        owner = (tmp_path / folder / "admin.sock").stat().st_uid
+        for user, finds in ((owner, True), (owner + 1, False), (0, True)):
+            monkeypatch.setattr(os, "getuid", lambda user=user: user)
+            if finds:
+                assert find_pool("", "", "").path == service.getsockname()
+            else:
+                with pytest.raises(AdminError, match="no running pool"):
+                    find_pool("", "", "")
+
+
+def test_a_pool_that_is_found_in_two_ways_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
+    monkeypatch.setattr("worker.admin.client.SERVICE_DIR", tmp_path)
+    with listening(tmp_path / "llamapool-a" / "admin.sock") as one:
+        assert find_pool("", "", "").path == one.getsockname()
+
+
 def test_what_is_told_is_taken(tmp_path: Path) -> None:
     assert find_pool("http://h:1", "k", "/x") == PoolAddress(url="http://h:1", key="k")
     with pytest.raises(NoPoolError, match="no pool runs in"):
         find_pool("", "", str(tmp_path))
+
+
+def test_a_directory_of_the_environment_without_a_pool_is_not_the_only_one_that_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The images name one, and `serve` in a container has another."""
+    monkeypatch.setattr("worker.admin.client.parents", lambda: [tmp_path])
+    monkeypatch.setattr("worker.admin.client.SERVICE_DIR", tmp_path / "run")
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path / "run"))
+    with listening(tmp_path / "llamapool-a" / "admin.sock") as one:
+        assert find_pool("", "", str(tmp_path / "run")).path == one.getsockname()
 
 
 @pytest.mark.parametrize(
