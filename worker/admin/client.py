@@ -137,7 +137,7 @@ def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
 def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     """Return the address that is given, or that of the only pool of this user on this host.
 
-    Root also finds that of the systemd units. Raises `NoPoolError` if there is none or more than one.
+    Root also finds that of the systemd units. Raises `NoPoolError` if there is none, or several.
     """
     if url:
         return PoolAddress(url=url, key=key)
@@ -150,7 +150,9 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]
     alive = [path / ADMIN_SOCKET for path in found if _is_alive(path / ADMIN_SOCKET, _mine)]
     of_service = [SERVICE_DIR, *sorted(SERVICE_DIR.glob(f"{PREFIX}*"))]
-    alive += [path / ADMIN_SOCKET for path in of_service if _is_alive(path / ADMIN_SOCKET, _may_ask)]
+    alive += [
+        path / ADMIN_SOCKET for path in of_service if _is_alive(path / ADMIN_SOCKET, _may_ask)
+    ]
     alive = list(dict.fromkeys(alive))
     if len(alive) == 1:
         return PoolAddress(path=str(alive[0]))

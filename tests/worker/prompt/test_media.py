@@ -1,5 +1,8 @@
 """What is said against one of several images names the client's own field."""
 
+from collections.abc import Sequence
+from typing import NoReturn
+
 import pytest
 
 from protocol.config.config import WorkerConfig
@@ -15,7 +18,7 @@ from worker.prompt.media import read_media
 class Blind(FakeBackend):
     """Reads no second image."""
 
-    def read_media(self, *_: object) -> None:  # type: ignore[override]
+    def read_media(self, text: str, media: Sequence[bytes]) -> NoReturn:
         raise MediumRefused("no picture", 1)
 
 

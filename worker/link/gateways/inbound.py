@@ -157,8 +157,8 @@ class Inbound:
             case m.Proceed():
                 self._tasks.go_on(key)
             case m.Malformed(reason=reason):
-                error = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
-                self._outbound.send([failed(key, error)])
+                unreadable = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
+                self._outbound.send([failed(key, unreadable)])
             case m.Generate() if self._sessions.grants.has(key):
                 self._ignore(session, payload)  # it would take a slot that has no credit
             case m.Generate() if not self._sessions.grants.take(key):
