@@ -11,12 +11,12 @@ class LogFile(logging.Handler):
 
     def __init__(self, path: str) -> None:
         """Open the file; raises `OSError`."""
-        super().__init__()
-        self._path = path
         # Non-blocking: opening a pipe would wait until somebody reads it.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._fd = os.open(path, flags, 0o666)
         os.set_blocking(self._fd, True)
+        super().__init__()  # `logging` closes every handler at the end, also one without a file
+        self._path = path
         self._is_failing = self._is_torn = False
 
     def emit(self, record: logging.LogRecord) -> None:

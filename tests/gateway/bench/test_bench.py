@@ -198,7 +198,7 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["ftp://a"], "no URL of a server"),
+        (["ftp://a"], "not the URL of a server"),
         (["a:1", "--prompt-tokens", "x"], "is no length"),
         (["a:1", "--rate", "3", "--concurrency", "2"], "use one of them"),
         (["a:1", "--field", "a"], "has no value"),

@@ -74,7 +74,7 @@ async def test_a_flood_of_questions_leaves_threads_to_others(
         assert may_answer.wait(10)
         return {}
 
-    monkeypatch.setattr(endpoints, "_shown", slow)
+    monkeypatch.setattr(endpoints, "_sum_up", slow)
     monkeypatch.setattr(endpoints, "_MAX_OPEN", 10)
     asked = [asyncio.ensure_future(usage(pool, "/v1/usage")) for _ in range(10)]
     await until(lambda: len(asking) == 2)
