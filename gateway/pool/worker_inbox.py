@@ -22,7 +22,7 @@ from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.stream import Resumed
 from gateway.pool.task_streams import TaskStreams
 from gateway.pool.watch.events import EventKind, PoolEvents
-from protocol.errors import TaskError
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
 from protocol.wire.field_readers import ProtocolError
@@ -119,12 +119,15 @@ class WorkerInbox:
             return
         for one in peer.accounts.of(peer.number):
             lease = TaskKey(one.task, one.attempt)
-            self._dispatcher.accounted(peer.key, lease, one.usage)
+            end = m.Failed(code=ErrorCode.INTERNAL, message="", usage=one.usage)
+            if not (implausible(end) or self._overstated(lease, end)):
+                self._dispatcher.accounted(peer.key, lease, one.usage)
         sums = peer.accounts.sums()
         stats = dataclasses.replace(
             peer.stats, n_prompt=sums.n_read, n_cached=sums.n_cached, n_predicted=sums.n_predicted
         )
-        self._metrics.beat(peer.name, peer.model, peer.epoch, stats)
+        if not implausible_stats(stats):
+            self._metrics.beat(peer.name, peer.model, peer.epoch, stats)
 
     def dropped(self, n: int) -> None:
         """Count messages that belong to no task."""
@@ -230,12 +233,18 @@ class WorkerInbox:
         self._check_reading(lease, end)
 
     def _check_reading(self, lease: TaskKey, told: m.TaskMessage) -> None:
-        """Refuse what no worker can have read of the prompt; raises `ProtocolError`."""
+        """Refuse what no worker can have read or written; raises `ProtocolError`."""
+        if what := self._overstated(lease, told):
+            raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
+
+    def _overstated(self, lease: TaskKey, told: m.TaskMessage) -> str:
+        """Say which count is more than a task that somebody waits for can have cost."""
         stream = self._streams.by_id.get(lease.id)
         if stream is None:
-            return
-        if what := overread(told, stream.request, len(stream.answer.tokens)):
-            raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
+            return ""
+        n_seen = len(stream.answer.tokens)
+        written = overstated(told, n_seen) if isinstance(told, m.Terminal) else ""
+        return written or overread(told, stream.request, n_seen)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""

@@ -66,3 +66,27 @@ async def test_the_accounts_of_another_run_count_nothing(rig: Rig) -> None:
         await text_of(stream)
     assert stream.task.attempts[0].n_read < 1000
     os.close(fake.accounts)
+
+
+@pytest.mark.parametrize("place", [READ, CACHED, PREDICTED])
+@pytest.mark.parametrize("n", [-5, 1 << 30, 1 << 62])
+async def test_accounts_that_cannot_be_count_nothing(rig: Rig, place: int, n: int) -> None:
+    fake = FakeWorker(rig.endpoint, replace(SLOW, name="a"))
+    fake.accounts, memory = make_shared(N_BYTES)
+    table = AccountTable(memory, fake.epoch)
+    await fake.start()
+    await rig.until(1)
+    stream = rig.generate()
+    await fake.got(m.Generate)
+    await fake.step()
+    await reach(stream, m.Delta)
+    table.open(TaskKey(stream.task_id))[place] = n
+    table.sums[place] = -5
+    async with one_more(rig, "b"):
+        await fake.die()
+        await text_of(stream)
+    lost = stream.task.attempts[0]
+    assert max(lost.n_read, lost.n_reused, lost.n_predicted) < 1000
+    assert min(lost.n_read, lost.n_reused, lost.n_predicted) >= 0
+    assert min(min(one.values()) for one in rig.metrics.stats.sums().values()) >= 0
+    os.close(fake.accounts)
