@@ -17,7 +17,8 @@ _TEXT = (
     " same JSON type; the same error message; where an answer can be"
     " the same to the letter (*text or values*), the same text, token, count or vector."
     " llama-server's answers are in `tests/parity/recorded/`, written by"
-    " `tests/parity/record.py`; `tests/parity/test_parity.py` compares."
+    " `tests/parity/record.py`; `tests/parity/test_parity.py` compares. Random requests of ten"
+    " kinds are compared value by value, streams event by event, by `python -m tests.parity.drawn`."
 )
 _AREAS = {
     "/completion": "Completion",

@@ -1,0 +1,76 @@
+"""What differs between two answers, but for what always does."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_NEVER = frozenset(
+    (
+        *("id", "created", "created_at", "completed_at", "item_id", "call_id", "model"),
+        *("system_fingerprint", "id_slot", "grammar", "generation_prompt"),
+    )
+)
+"""Names, times and numbers of their own; the two servers write grammars otherwise."""
+_CACHED = ("cache_read_input_tokens", "input_tokens", "cached_tokens", "prompt_n", "cache_n")
+"""Where the request cannot switch the cache off: ours keeps prompts that theirs has dropped."""
+_TIMES = re.compile(r"(_ms|_per_second)$")
+_OWN_ID = re.compile(r"(chatcmpl-|msg_|resp_|fc_|call_|rs_|toolu_)?[A-Za-z0-9]{20,}")
+
+
+def differences(theirs: Mapping[str, Any], ours: Mapping[str, Any], path: str) -> list[str]:
+    """List what ours has otherwise, or lacks; more fields are welcome."""
+    if theirs["status"] != ours["status"]:
+        return [f"STATUS {_short(theirs)} became {_short(ours)}"]
+    if theirs["status"] != 200:
+        return [f"MESSAGE {_short(theirs)}"] if _message(theirs) != _message(ours) else []
+    skipped = _NEVER | set(_CACHED if path in ("/v1/messages", "/v1/responses") else ())
+    return list(_unequal(theirs["body"], ours["body"], "", skipped))
+
+
+def _unequal(theirs: Any, ours: Any, path: str, skipped: frozenset[str]) -> Iterator[str]:
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key, value in theirs.items():
+            if key in skipped or _TIMES.search(key) or _is_told_early(key, theirs, ours):
+                continue
+            if key in ours:
+                yield from _unequal(value, ours[key], f"{path}.{key}", skipped)
+            else:
+                yield f"{path}.{key}: {_short(value)} is missing"
+    elif isinstance(theirs, list) and isinstance(ours, list):
+        if len(theirs) != len(ours):
+            yield f"{path}[]: {len(theirs)} became {len(ours)}"
+        for i, (one, other) in enumerate(zip(theirs, ours, strict=False)):
+            yield from _unequal(one, other, f"{path}[{i}]", skipped)
+    elif not _is_equal(theirs, ours):
+        yield f"{path}: {_short(theirs)} became {_short(ours)}"
+
+
+def _is_told_early(key: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    """Tell whether it is what llama-server adds to some pieces of a stream.
+
+    The times to the last piece before an end, and a token 0 to pieces that have none.
+    """
+    is_piece = theirs.get("stop") is False or "chunk" in str(theirs.get("object"))
+    if key == "timings":
+        return is_piece and key not in ours
+    return key == "tokens" and is_piece and ours.get("tokens") == []
+
+
+def _is_equal(theirs: Any, ours: Any) -> bool:
+    is_number = type(theirs) in (int, float) and type(ours) in (int, float)
+    if is_number:
+        return math.isclose(theirs, ours, rel_tol=5e-3, abs_tol=2e-4)
+    if isinstance(theirs, str) and isinstance(ours, str) and _OWN_ID.fullmatch(theirs):
+        return _OWN_ID.fullmatch(ours) is not None or theirs == ours
+    return bool(theirs == ours)
+
+
+def _message(answer: Mapping[str, Any]) -> Any:
+    body = answer["body"]
+    return body.get("error", {}).get("message") if isinstance(body, dict) else body
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:120]
