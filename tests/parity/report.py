@@ -18,7 +18,8 @@ _TEXT = (
     " the same to the letter (*text or values*), the same text, token, count or vector."
     " llama-server's answers are in `tests/parity/recorded/`, written by"
     " `tests/parity/record.py`; `tests/parity/test_parity.py` compares. Random requests of ten"
-    " kinds are compared value by value, streams event by event, by `python -m tests.parity.drawn`."
+    " kinds are compared value by value, streams event by event, by"
+    " `python -m tests.parity.random_requests`."
 )
 _AREAS = {
     "/completion": "Completion",

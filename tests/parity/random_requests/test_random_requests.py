@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from tests.parity.drawn.differ import differences
-from tests.parity.drawn.requests import KINDS, drawn
+from tests.parity.random_requests.cases import KINDS, random_case
+from tests.parity.random_requests.differ import differences
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seed_and_a_number_alone_decide_what_is_asked(kind: str) -> None:
-    bodies = [json.dumps(drawn(kind, 1, number).body) for number in range(50)]
-    assert bodies == [json.dumps(drawn(kind, 1, number).body) for number in range(50)]
+    bodies = [json.dumps(random_case(kind, 1, number).body) for number in range(50)]
+    assert bodies == [json.dumps(random_case(kind, 1, number).body) for number in range(50)]
     assert len(set(bodies)) > 25
-    assert bodies[0] != json.dumps(drawn(kind, 2, 0).body)
+    assert bodies[0] != json.dumps(random_case(kind, 2, 0).body)
 
 
 def test_differences_name_their_place() -> None:

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from tests.parity.cases import Case
-from tests.parity.drawn.values import (
+from tests.parity.random_requests.values import (
     GRAMMARS,
     PARAMETERS,
     SCHEMAS,
@@ -17,14 +17,14 @@ from tests.parity.drawn.values import (
     text,
 )
 
-_Drawn = tuple[str, dict[str, Any]]
+_PathAndBody = tuple[str, dict[str, Any]]
 
 
 def _tokens(chance: Random) -> list[int]:
     return [chance.randint(20, 40000) for _ in range(chance.randint(1, 8))]
 
 
-def _completion(chance: Random) -> _Drawn:
+def _completion(chance: Random) -> _PathAndBody:
     body = sampling(chance)
     body["prompt"] = chance.choice((text(chance), text(chance), _tokens(chance)))
     body["n_predict"] = chance.choice((1, 2, 5, 12, 24))
@@ -44,7 +44,7 @@ def _completion(chance: Random) -> _Drawn:
     return "/completion", body
 
 
-def _text(chance: Random) -> _Drawn:
+def _text(chance: Random) -> _PathAndBody:
     body = sampling(chance)
     body["prompt"] = chance.choice((text(chance), _tokens(chance)))
     body["max_tokens"] = chance.choice((1, 2, 5, 12, 24))
@@ -55,7 +55,7 @@ def _text(chance: Random) -> _Drawn:
     return "/v1/completions", body
 
 
-def _chat(chance: Random) -> _Drawn:
+def _chat(chance: Random) -> _PathAndBody:
     body = sampling(chance) | {"messages": messages(chance)}
     body["max_tokens"] = chance.choice((1, 2, 5, 12, 24, 40))
     _chat_options(body, chance)
@@ -71,7 +71,7 @@ def _chat(chance: Random) -> _Drawn:
     return "/v1/chat/completions", body
 
 
-def _tools(chance: Random) -> _Drawn:
+def _tools(chance: Random) -> _PathAndBody:
     body = sampling(chance) | {"messages": messages(chance, has_tools=True)}
     body["max_tokens"] = chance.choice((5, 24, 60))
     body["tools"] = [
@@ -97,7 +97,7 @@ def _chat_options(body: dict[str, Any], chance: Random) -> None:
     add(body, chance, 0.1, "return_tokens", lambda: True)
 
 
-def _infill(chance: Random) -> _Drawn:
+def _infill(chance: Random) -> _PathAndBody:
     body = sampling(chance) | {"input_prefix": text(chance), "input_suffix": text(chance)}
     body["n_predict"] = chance.choice((1, 5, 12, 24))
     n = chance.randint(0, 3)
@@ -110,7 +110,7 @@ def _infill(chance: Random) -> _Drawn:
     return "/infill", body
 
 
-def _message(chance: Random) -> _Drawn:
+def _message(chance: Random) -> _PathAndBody:
     said = [one for one in messages(chance) if one["role"] != "system"]
     # llama-server passes no seed on from here, so that only the likeliest tokens are the same.
     body: dict[str, Any] = {"messages": said, "model": "any", "temperature": 0}
@@ -121,13 +121,13 @@ def _message(chance: Random) -> _Drawn:
     return "/v1/messages", body
 
 
-def _message_tools(chance: Random) -> _Drawn:
+def _message_tools(chance: Random) -> _PathAndBody:
     path, body = _message(chance)
     tools = [{"name": name, "input_schema": PARAMETERS[name]} for name in sorted(PARAMETERS)]
     return path, {**body, "tools": chance.sample(tools, 2)}
 
 
-def _response(chance: Random) -> _Drawn:
+def _response(chance: Random) -> _PathAndBody:
     said = [_item(one) for one in messages(chance)]
     body: dict[str, Any] = {"input": chance.choice((said, text(chance))), "seed": 42}
     body |= {"max_output_tokens": chance.choice((1, 5, 24)), "temperature": chance.choice((0, 0.9))}
@@ -148,7 +148,7 @@ def _item(message: dict[str, Any]) -> dict[str, Any]:
     return {"role": role, "content": written, **more}
 
 
-def _response_tools(chance: Random) -> _Drawn:
+def _response_tools(chance: Random) -> _PathAndBody:
     path, body = _response(chance)
     body.pop("text", None)
     tools = [
@@ -158,7 +158,7 @@ def _response_tools(chance: Random) -> _Drawn:
     return path, {**body, "tools": chance.sample(tools, 2)}
 
 
-def _prompt(chance: Random) -> _Drawn:
+def _prompt(chance: Random) -> _PathAndBody:
     match chance.randint(0, 4):
         case 0:
             return "/apply-template", {"messages": messages(chance)}
@@ -173,7 +173,7 @@ def _prompt(chance: Random) -> _Drawn:
     return "/tokenize", body
 
 
-KINDS: Mapping[str, Callable[[Random], _Drawn]] = {
+KINDS: Mapping[str, Callable[[Random], _PathAndBody]] = {
     "completion": _completion,
     "text": _text,
     "chat": _chat,
@@ -187,7 +187,7 @@ KINDS: Mapping[str, Callable[[Random], _Drawn]] = {
 }
 
 
-def drawn(kind: str, seed: int, number: int) -> Case:
+def random_case(kind: str, seed: int, number: int) -> Case:
     """Draw the n-th request of a kind."""
     path, body = KINDS[kind](Random(f"{kind} {seed} {number}"))
     return Case(name=f"{kind} {number}", path=path, body=body, exact=True)

@@ -1,4 +1,4 @@
-"""`python -m tests.parity.drawn --llama-server PATH --kind chat --count 200`."""
+"""`python -m tests.parity.random_requests --llama-server PATH --kind chat --count 200`."""
 
 import argparse
 import json
@@ -17,8 +17,8 @@ from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.models.shallow import shallow_path
 from tests.parity.ask import ask
-from tests.parity.drawn.differ import differences
-from tests.parity.drawn.requests import KINDS, drawn
+from tests.parity.random_requests.cases import KINDS, random_case
+from tests.parity.random_requests.differ import differences
 from tests.parity.record import running
 
 _GAP = {"pre": 7, "suf": 8, "mid": 9, "rep": 3, "sep": 5}
@@ -70,7 +70,7 @@ def _compare(
     n_asked = n_equal = 0
     for kind in chosen.kind or KINDS:
         for number in numbers:
-            case = drawn(kind, chosen.seed, number)
+            case = random_case(kind, chosen.seed, number)
             answers = ask(theirs, case), ask(ours, case)
             lines = differences(*answers, case.path)
             n_asked, n_equal = n_asked + 1, n_equal + (not lines)
