@@ -24,6 +24,7 @@ from worker.settings.arguments import (
     with_options,
 )
 from worker.settings.resolve import anchored
+from worker.supervisor.rollout.plan import find_process
 
 _POLL_S = 0.25
 _WATCH_S = 1.0
@@ -98,6 +99,7 @@ def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) 
         if time.monotonic() >= deadline:
             raise AdminError(f"{worker} has not left within {timeout:g} s")
         time.sleep(_POLL_S)
+    click.echo(f"{worker} {'has left' if wait else 'is leaving'}")
 
 
 @click.command(context_settings=CONTEXT)
@@ -106,12 +108,14 @@ def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) 
 def undrain(worker: str, **pool: str) -> None:
     """Start a drained worker again."""
     _client(pool).post("/admin/undrain", worker=worker)
+    click.echo(f"{worker} starts again")
 
 
 def _has_left(client: AdminClient, worker: str) -> bool:
     workers = client.get("/admin/workers")["workers"]
-    names = (one for one in workers if worker in (one["name"], one["name"].partition("/")[2]))
-    return all(one["state"] == "drained" for one in names)
+    states = {one["name"]: one["state"] for one in workers}
+    name = find_process(states, worker)
+    return not name or states[name] == "drained"
 
 
 @with_options("worker", "sampling")

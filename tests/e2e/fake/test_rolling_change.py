@@ -145,6 +145,8 @@ def test_all_workers_are_replaced_under_load_and_no_request_notices(pool: Pool) 
     rollout = pool.status()["rollout"]
     assert (rollout["state"], rollout["n_done"]) == ("done", 2)
     assert (rollout["least_serving"], rollout["n_before"]) == (2, 2)
+    assert pool.command("drain", "w-1", "--wait") == (0, "w-1 has left\n")
+    assert pool.workers() == {"w-1~2": "drained", "w-2~2": "ready"}
 
 
 def test_without_room_one_worker_is_missing_at_a_time(pool: Pool) -> None:
@@ -193,8 +195,8 @@ def test_a_drained_worker_stays_away_until_it_is_undrained(kept: Pool) -> None:
     assert kept.workers() == {"w-1": "drained", "w-2": "ready"}
     code, text = kept.command("drain", "w-2")
     assert code == 1
-    assert "is the only worker" in text
-    assert kept.command("undrain", "w-1")[0] == 0
+    assert "is the only worker" in text and "`force` drains it" in text
+    assert kept.command("undrain", "w-1") == (0, "w-1 starts again\n")
     assert eventually(lambda: kept.workers() == {"w-1": "ready", "w-2": "ready"})
     code, text = kept.command("drain", "nobody")
     assert (code, "no worker is named 'nobody'" in text) == (1, True)

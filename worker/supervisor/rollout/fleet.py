@@ -25,7 +25,7 @@ from worker.supervisor.rollout.change import (
     StartWorker,
     Step,
 )
-from worker.supervisor.rollout.plan import PlannedWorker, base_name
+from worker.supervisor.rollout.plan import PlannedWorker, find_process
 from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.room import fits, need_of
 
@@ -102,13 +102,8 @@ class Fleet:
         self._held &= names
 
     def find(self, name: str) -> str:
-        """Return a worker's process; `name` may lack the host and the generation."""
-        names = [watch.child.launch.name for watch in self._watches()]
-        for form in (_as_it_is, base_name, _without_host):
-            found = [one for one in names if form(one) == form(name)]
-            if len(found) == 1:
-                return found[0]
-        return ""
+        """Return the process of a worker: named in full, or without host or generation."""
+        return find_process((watch.child.launch.name for watch in self._watches()), name)
 
     def sweep(self) -> None:
         """Remove the watches of workers that have left and are not drained by an admin."""
@@ -251,11 +246,3 @@ class Fleet:
 
 def _has_died(watch: ChildWatch) -> bool:
     return watch.was_ready or bool(watch.failure) or watch.history != History()
-
-
-def _as_it_is(name: str) -> str:
-    return name
-
-
-def _without_host(name: str) -> str:
-    return base_name(name).rpartition("/")[2]

@@ -1,6 +1,6 @@
 """Computes the changes from the running workers to those of a configuration. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,6 +74,20 @@ def other_name(process: str) -> str:
 def base_name(process: str) -> str:
     """Return the worker's name of a process."""
     return process.removesuffix(_SECOND)
+
+
+def find_process(processes: Iterable[str], name: str) -> str:
+    """Return the process of a worker: named in full, or without host or generation; or nothing."""
+    names = list(processes)
+    for form in (str, base_name, _without_host):
+        found = [one for one in names if form(one) == form(name)]
+        if len(found) == 1:
+            return found[0]
+    return ""
+
+
+def _without_host(process: str) -> str:
+    return base_name(process).rpartition("/")[2]
 
 
 def changes(

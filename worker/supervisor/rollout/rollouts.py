@@ -134,7 +134,8 @@ class Rollouts:
         elif name not in self._fleet.drained:
             model = self._fleet.workers[name].config.alias
             if not order.force and not set(self._fleet.serving(model)) - {name}:
-                return f"'{name}' is the only worker of '{model}' that serves", False
+                why = f"'{name}' is the only worker of '{model}' that serves"
+                return f"{why}: `force` drains it all the same", False
             self._fleet.drain(name, now)
         logger.info(
             "order for a worker carried out", extra={"worker": name, "order": order.verb.value}

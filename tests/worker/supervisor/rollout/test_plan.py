@@ -12,6 +12,7 @@ from worker.supervisor.rollout.plan import (
     PlannedWorker,
     base_name,
     changes,
+    find_process,
     other_name,
     planned,
 )
@@ -36,6 +37,15 @@ def running(*tables: WorkerConfig) -> dict[str, PlannedWorker]:
 def test_names_alternate() -> None:
     assert other_name("h/w-1") == "h/w-1~2"
     assert other_name(other_name("h/w-1")) == base_name("h/w-1~2") == "h/w-1"
+
+
+def test_a_process_is_found_by_name_without_host_or_generation() -> None:
+    processes = ["a/w-1~2", "a/w-2", "b/w-2", "b/x"]
+    for name in ("a/w-1~2", "a/w-1", "w-1", "w-1~2"):
+        assert find_process(processes, name) == "a/w-1~2"
+    assert find_process(processes, "a/w-2") == "a/w-2"
+    assert find_process(processes, "w-2") == find_process(processes, "y") == ""
+    assert find_process(["w", "w~2"], "w") == "w"
 
 
 def test_all_are_replaced_unless_only_what_changed_is_asked_for(model: Path) -> None:
