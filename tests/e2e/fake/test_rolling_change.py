@@ -216,6 +216,14 @@ def test_sighup_changes_only_what_changed(pool: Pool) -> None:
     assert eventually(lambda: set(pool.workers()) == {"w-1~2", "w-2~2"})
 
 
+def test_sighup_without_a_change_begins_no_rolling_change(kept: Pool) -> None:
+    before = kept.status()["rollout"]
+    kept.served.signal(signal.SIGHUP)
+    kept.served.wait_for("no worker has changed")
+    assert eventually(lambda: kept.workers() == {"w-1": "ready", "w-2": "ready"})
+    assert kept.status()["rollout"] == before
+
+
 def test_a_broken_configuration_leaves_all_as_it_is(kept: Pool) -> None:
     kept.write("[gatway]\n")
     kept.served.signal(signal.SIGHUP)

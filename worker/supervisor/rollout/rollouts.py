@@ -110,7 +110,7 @@ class Rollouts:
             self._rereads = True
             logger.info("configuration read later", extra={"cause": "a rolling change runs"})
             return
-        self.begin(RolloutOrder(id=0, only_changed=True), _log_refusal, now)
+        self.begin(_REREAD, _log_refusal, now)
 
     def abort(self) -> str:
         """Roll the change back; return why that is not possible, or an empty text."""
@@ -162,6 +162,9 @@ class Rollouts:
             list(zip(read.tables, read.pool.worker, strict=True)),
             only_changed=order.only_changed,
         )
+        if order is _REREAD and not found:
+            self._keep(wanted, read.pool)
+            return
         try:
             found = self._fleet.plan(read.pool, found, coming)
         except OSError as error:
@@ -170,6 +173,14 @@ class Rollouts:
         self._wanted, self._pool = wanted, read.pool
         self._start(read.pool.rollout, order, found)
         answer("")
+
+    def _keep(self, wanted: Wanted, pool: PoolConfig) -> None:
+        """Take over a configuration that changes no worker; what happened last stays reported."""
+        self._in_force = self._wanted = wanted
+        self._pool = pool
+        self._fleet.drain_timeout_s = pool.gateway.drain_timeout_s
+        logger.info("no worker has changed")
+        self._read_later(self._now)
 
     def _start(self, config: RolloutConfig, order: RolloutOrder, found: list[Change]) -> None:
         golden = tuple(Golden(prompt=one.prompt, answer=one.answer) for one in config.golden)
@@ -220,9 +231,16 @@ class Rollouts:
                     "action": "the workers are as before",
                 },
             )
+        self._read_later(now)
+
+    def _read_later(self, now: float) -> None:
+        """Read the configuration again if that was asked for meanwhile."""
         if self._rereads:
             self._rereads = False
             self.reread(now)
+
+
+_REREAD = RolloutOrder(id=0, only_changed=True)
 
 
 def _log_refusal(error: str) -> None:
