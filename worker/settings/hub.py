@@ -38,8 +38,8 @@ class Repository:
             if self._here is not None:
                 return None
             raise ConfigError(
-                f"--hf-repo {self._full}: nothing of it was fetched before, and fetching needs a "
-                "package: pip install 'llamapool[hub]', or get the file yourself and say -m FILE"
+                f"{self._full} is not in the Hugging Face cache, and fetching needs a package: "
+                "pip install 'llamapool[hub]'; or get the file yourself and give -m FILE"
             ) from error
 
     def name_of_model(self, file: str = "") -> str:
