@@ -1,5 +1,6 @@
 """Full collections look only at what is new, and garbage goes all the same."""
 
+import asyncio
 import gc
 import weakref
 from collections.abc import Iterator
@@ -69,3 +70,23 @@ def test_garbage_goes_also_where_something_always_runs(
     dying.clear()
     collection.check(is_idle=False)
     assert seen() is None
+
+
+async def test_too_much_garbage_does_not_wait_for_a_quiet_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, is_enough = list[bool](), asyncio.Event()
+
+    def check(_: GarbageCollection, *, is_idle: bool) -> None:
+        looks.append(is_idle)
+        if len(looks) == 130:
+            is_enough.set()
+
+    monkeypatch.setattr(garbage, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(GarbageCollection, "check", check)
+    collecting = asyncio.create_task(garbage.collect_garbage(lambda: True))
+    await is_enough.wait()
+    collecting.cancel()
+    await asyncio.gather(collecting, return_exceptions=True)
+    gc.freeze()  # as it was before
+    assert [place for place, is_idle in enumerate(looks[:130], 1) if is_idle] == [60, 120]
