@@ -132,9 +132,8 @@ def _response(chance: Random) -> _PathAndBody:
     body: dict[str, Any] = {"input": chance.choice((said, text(chance))), "seed": 42}
     body |= {"max_output_tokens": chance.choice((1, 5, 24)), "temperature": chance.choice((0, 0.9))}
     body["cache_prompt"] = False
+    # No `text.format`: llama-server does not read it.
     add(body, chance, 0.3, "instructions", lambda: text(chance))
-    form = {"type": "json_schema", "name": "n", "schema": chance.choice(SCHEMAS)}
-    add(body, chance, 0.2, "text", lambda: {"format": form})
     add(body, chance, 0.5, "stream", lambda: True)
     return "/v1/responses", body
 
@@ -150,7 +149,6 @@ def _item(message: dict[str, Any]) -> dict[str, Any]:
 
 def _response_tools(chance: Random) -> _PathAndBody:
     path, body = _response(chance)
-    body.pop("text", None)
     tools = [
         {"type": "function", "name": name, "parameters": PARAMETERS[name]}
         for name in sorted(PARAMETERS)
