@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
 from protocol.process import logs
+from protocol.process.log_file import LogFile
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +167,11 @@ def test_what_is_logged_never_makes_a_line_of_its_own(text: str, has_trace: bool
 def test_letters_of_any_script_stay_readable() -> None:
     assert logs.one_line("größer 大 \t x") == "größer 大 \t x"
     assert logs.one_line("a\nb\x1b[31m\u2028\ud800") == r"a\nb\x1b[31m\u2028\ud800"
+
+
+def test_a_log_file_that_cannot_be_opened_is_not_closed_at_exit(tmp_path: Path) -> None:
+    handlers: list[object] = vars(logging)["_handlerList"]  # those that `logging` closes at exit
+    n_handlers = len(handlers)
+    with pytest.raises(OSError) as caught:
+        LogFile(str(tmp_path / "no" / "log"))
+    assert len(handlers) == n_handlers, caught.tb  # the traceback keeps the object alive
