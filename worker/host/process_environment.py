@@ -2,9 +2,9 @@
 
 llama.cpp's threads wait for each other at hundreds of barriers for each token. A thread that sleeps
 at each must be woken by the kernel, which halves the tokens per second of one stream; a thread that
-spins takes the core from other threads. 1,000 rounds (about 12 us) are the default. They are as
-fast as longer spins where the cores are free, and as fast as llama-server beside another process,
-where 5,000 rounds halve the speed (docs/notes/threads.md).
+spins takes the core from other threads. 3,000 rounds (about 32 us) are the default: about as long
+as the kernel takes to wake a thread. On a quiet machine fewer rounds cost up to a tenth of the
+tokens per second, beside another process more rounds cost up to half (docs/notes/threads.md).
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from protocol.config.config import WorkerConfig
 from worker.host.placement import CHOSEN_POLL
 
-SPINS_PER_POLL = 20
-"""Rounds of libgomp's wait for each unit of `--poll`: 1,000 at the chosen poll of 50."""
+SPINS_PER_POLL = 60
+"""Rounds of libgomp's wait for each unit of `--poll`: 3,000 at the chosen poll of 50."""
 
 
 def process_environment(worker: WorkerConfig, environ: Mapping[str, str]) -> dict[str, str]:

@@ -214,7 +214,7 @@ def test_openmp_waits_as_long_as_poll_says() -> None:
     env = process_environment(WorkerConfig(n_threads=4, n_threads_batch=6, poll=50), {})
     assert env == {
         "OMP_WAIT_POLICY": "passive",
-        "GOMP_SPINCOUNT": "1000",
+        "GOMP_SPINCOUNT": "3000",
         "OMP_NUM_THREADS": "6",
         "OMP_PROC_BIND": "false",
     }

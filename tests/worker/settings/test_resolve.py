@@ -266,7 +266,7 @@ def test_a_child_reads_what_it_is_given_on_standard_input(tmp_path: Path) -> Non
 
 
 def test_workers_start_with_the_openmp_settings_of_their_place(tmp_path: Path) -> None:
-    for n_threads, spins in ((2, "1000"), (4, "0")):
+    for n_threads, spins in ((2, "3000"), (4, "0")):
         config = pool(fake(count=2, n_threads=n_threads), n_cores=4)
         environ = {"OMP_PROC_BIND": "true"}
         gateway, one, two = launches(config, tmp_path / "pool.json", environ)
