@@ -31,7 +31,7 @@ from protocol.wire.messages import (
     Tokenize,
     Tokenized,
 )
-from protocol.wire.sharing import MOST_VERSIONS, Recall, SettingsTold
+from protocol.wire.sharing import MAX_VERSIONS, Recall, SettingsTold
 from protocol.wire.side_tasks import (
     Embed,
     Embedded,
@@ -99,15 +99,16 @@ def overstated(end: Terminal, n_seen: int) -> str:
     return "usage.n_predicted" if end.usage.n_predicted > most else ""
 
 
-def overread(told: TaskMessage, request: TaskMessage, n_seen: int) -> str:
+def overread(told: TaskMessage, longest: Callable[[], int], n_seen: int) -> str:
     """Say which number is more than a worker can have read of a request.
 
-    It would be charged to the client's key, and delay the others of a fair queue.
+    It would be charged to the client's key and delay its next requests. `longest` returns the
+    longest prompt of the request; it is called only for long prompts.
     """
     read = _reported_reading(told)
     if max(read.values(), default=0) <= MAX_ADDED:
-        return ""  # nearly always; looking through a request takes longer
-    most = longest_prompt(request) + n_seen + MAX_UNSEEN
+        return ""
+    most = longest() + n_seen + MAX_UNSEEN
     for name, n in read.items():
         if n > most * (_MAX_REREADINGS if name == "n_read" else 1):
             return name
@@ -194,7 +195,7 @@ def _vectors(message: Embedded | Reranked) -> str:
 
 def _settings(message: SettingsTold) -> str:
     versions = (message.scales_version, message.system_version)
-    return "" if all(0 <= n < MOST_VERSIONS for n, _ in versions) else "a version"
+    return "" if all(0 <= n < MAX_VERSIONS for n, _ in versions) else "a version"
 
 
 def _card(card: ModelCard) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
+from gateway.pool.plausible import longest_prompt
 from gateway.pool.task import Task
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import TokenProb
@@ -79,7 +80,7 @@ class TaskStream:
 
     __slots__ = (
         *("_closed", "_deltas", "_ended", "_error", "_mail", "_offers", "_on_close", "_take"),
-        *("_waiter", "answer", "latencies", "request", "task"),
+        *("_longest_prompt", "_waiter", "answer", "latencies", "request", "task"),
     )
 
     def __init__(
@@ -105,6 +106,8 @@ class TaskStream:
         self._closed = False
         self._take: Taker | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._longest_prompt = -1
+        """Not computed yet while negative."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
@@ -123,6 +126,15 @@ class TaskStream:
     def is_open(self) -> bool:
         """Whether the terminal message is still to come and somebody waits for it."""
         return not (self._ended or self._closed)
+
+    def longest_prompt(self) -> int:
+        """Return a number of tokens that the prompt cannot exceed.
+
+        Computed once: each step that reads a long prompt asks, and a prompt may have a million ids.
+        """
+        if self._longest_prompt < 0:
+            self._longest_prompt = longest_prompt(self.request)
+        return self._longest_prompt
 
     async def receive(self, take: Taker | None = None) -> TaskMessage:
         """Return the next message; many pending deltas come as one. Raises `TaskError`.

@@ -244,7 +244,7 @@ class WorkerInbox:
             return ""
         n_seen = len(stream.answer.tokens)
         written = overstated(told, n_seen) if isinstance(told, m.Terminal) else ""
-        return written or overread(told, stream.request, n_seen)
+        return written or overread(told, stream.longest_prompt, n_seen)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""

@@ -15,7 +15,7 @@ Version = tuple[int, str]
 """Orders settings by age: a count, then the id of the gateway that set it."""
 CONFIGURED: Version = (0, "")
 """Version of the settings at a worker's start."""
-MOST_VERSIONS = 1 << 53
+MAX_VERSIONS = 1 << 53
 """Counts of versions are below; a gateway disconnects a worker that reports others."""
 
 

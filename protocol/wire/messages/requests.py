@@ -59,7 +59,7 @@ class Generate(ClientTask):
     media: tuple[bytes, ...] = ()
     """Images or sounds in the order of their markers in the prompt."""
     media_fields: tuple[str, ...] = ()
-    """The fields of the client's request that hold them, for what is said against one."""
+    """The fields of the client's request that hold them, for error messages."""
     salt: str = ""
     """Namespace of the cache: a prompt is reused only within its namespace."""
     chain: bytes = b""

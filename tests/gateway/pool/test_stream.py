@@ -351,3 +351,18 @@ async def test_a_reader_that_was_cancelled_is_offered_nothing() -> None:
     await asyncio.sleep(0)
     assert take.offered == []
     one.close()
+
+
+def test_a_request_is_looked_through_once_however_often_a_step_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[TaskMessage] = []
+
+    def longest(request: TaskMessage) -> int:
+        asked.append(request)
+        return 7
+
+    monkeypatch.setattr(streams, "longest_prompt", longest)
+    one = stream()
+    assert [one.longest_prompt() for _ in range(3)] == [7, 7, 7]
+    assert asked == [one.request]

@@ -30,7 +30,7 @@ What a gateway says about the age of its tasks decides nothing then.
 """
 _UNCREDITED = 16
 """Golden prompts of a rolling change that a gateway may have here at once, beyond its credits."""
-_MOST_LIGHT = 4096
+_MAX_LIGHT = 4096
 """Tasks that need no credit which a gateway may have here at once: they are kept in memory."""
 
 
@@ -144,7 +144,7 @@ class Grants:
     def take_light(self, key: TaskKey) -> bool:
         """Count a task that needs no credit; false if the gateway has too many of them here."""
         share = self._shares.get(key.connection)
-        if share is None or len(share.light) >= _MOST_LIGHT:
+        if share is None or len(share.light) >= _MAX_LIGHT:
             return False
         share.light.add(key)
         return True
@@ -190,7 +190,7 @@ class Grants:
         for share in self._shares.values():
             is_short = share.n_lacking > 0 and share.limit < level
             share.short_at = min(share.short_at, now) if is_short else math.inf
-        while self.n_free > 0 and (chosen := self._next(now)) is not None:
+        while self.n_free > 0 and (chosen := self._next(now, level)) is not None:
             self._give(chosen, 1)
             chosen.given_at = now
             for one in self._shares.values():
@@ -209,11 +209,11 @@ class Grants:
         share.granted += n
         share.limit += n
 
-    def _next(self, now: float) -> Share | None:
+    def _next(self, now: float, level: int) -> Share | None:
         """Choose the gateway that gets a free credit; None leaves it here."""
         lacking = [share for share in self._shares.values() if share.n_lacking]
         if lacking:
-            return min(lacking, key=lambda share: _rank(share, now, max(1, self._level())))
+            return min(lacking, key=lambda share: _rank(share, now, level))
         staying = [share for share in self._shares.values() if not share.is_retired]
         if not staying or self._n_credits - self.n_free >= self._n_slots:
             return None

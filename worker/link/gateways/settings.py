@@ -11,31 +11,33 @@ from typing import TypeVar
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Envelope, Failed, TaskKey, TaskMessage, Terminal
-from protocol.wire.sharing import CONFIGURED, MOST_VERSIONS, SettingsTold
+from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsTold
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
 T = TypeVar("T", SetLora, SetSystemPrompt)
 
-_MOST_SCALES = 1024
-_LONGEST_NAME = 1024
+_MAX_SCALES = 1024
+"""LoRA adapters of one order; far more than a worker can load."""
+_MAX_NAME = 1024
 """Characters of a gateway's id, or of a name in a dialog."""
 
 
 def impossible(order: TaskMessage) -> TaskError | None:
-    """Return why an order cannot be; every gateway is told of those that are carried out.
+    """Return why no gateway can mean this setting; None if one can.
 
-    A gateway that is told what cannot be has no more to do with this worker.
+    Settings that are applied go to all gateways, and one that receives an impossible setting ends
+    its connection to this worker.
     """
     if not isinstance(order, SetLora | SetSystemPrompt):
         return None
     n, gateway = order.version
-    if not (0 <= n < MOST_VERSIONS and len(gateway) <= _LONGEST_NAME):
+    if not (0 <= n < MAX_VERSIONS and len(gateway) <= _MAX_NAME):
         return TaskError(ErrorCode.INVALID_REQUEST, "no setting has this version")
     if isinstance(order, SetLora):
         scales = order.scales or ()
-        fits = len(scales) <= _MOST_SCALES and all(math.isfinite(scale) for _, scale in scales)
+        fits = len(scales) <= _MAX_SCALES and all(math.isfinite(scale) for _, scale in scales)
     else:
-        fits = max(len(order.anti_prompt), len(order.assistant_name)) <= _LONGEST_NAME
+        fits = max(len(order.anti_prompt), len(order.assistant_name)) <= _MAX_NAME
     return None if fits else TaskError(ErrorCode.INVALID_REQUEST, "no gateway sets such a thing")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.plausible import MAX_UNSEEN, implausible, overread
+from gateway.pool.plausible import MAX_UNSEEN, implausible, longest_prompt, overread
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
@@ -158,12 +159,13 @@ def test_no_prompt_is_longer_than_its_bytes_and_what_a_template_adds() -> None:
         Embed(inputs=(long, (1, 2))),
         Rerank(query=long[:1000], documents=("",) * 100),
     ):
+        longest = partial(longest_prompt, request)
         started = m.Started(slot=0, n_prompt=300_000)
-        assert not overread(started, request, 0), request
-        assert overread(replace(started, n_prompt=1 << 24), request, 0) == "n_prompt"
+        assert not overread(started, longest, 0), request
+        assert overread(replace(started, n_prompt=1 << 24), longest, 0) == "n_prompt"
         read = m.PromptRead(n_read=1 << 24)
-        assert not overread(read, request, 0), "it was read again for others"
-        assert overread(replace(read, n_read=1 << 30), request, 0) == "n_read"
+        assert not overread(read, longest, 0), "it was read again for others"
+        assert overread(replace(read, n_read=1 << 30), longest, 0) == "n_read"
 
 
 async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_be(

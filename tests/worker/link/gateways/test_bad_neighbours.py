@@ -84,7 +84,7 @@ def test_settings_that_cannot_be_reach_no_other_gateway(
 
 
 def test_tasks_without_a_credit_are_bounded(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grants, "_MOST_LIGHT", 8)
+    monkeypatch.setattr(grants, "_MAX_LIGHT", 8)
     trio.until_shared()
     n = 100
     texts = [m.Envelope(m.TaskKey(i), m.Tokenize(content="x")) for i in range(n)]
