@@ -263,6 +263,8 @@ class BoundedConnection(TCPServer):
             else:
                 n_most = _PIECE
                 await asyncio.sleep(0)  # otherwise all that was read would be handled in this turn
+                if len(data) == _PIECE and has_hung_up(self.writer.get_extra_info("socket")):
+                    break  # what else it has sent would start requests that nobody waits for
         self._has_left = True
         await self.protocol.handle(Closed())
         await self.idle_task.stop()

@@ -67,8 +67,10 @@ class Http2(H2Protocol):
         for event in events:
             if isinstance(event, DataReceived) and event.stream_id not in self.streams:
                 await self._drop(event)
-            else:
-                await super()._handle_events([event])
+                continue
+            await super()._handle_events([event])
+            if isinstance(event, RequestReceived):
+                await asyncio.sleep(0)  # a turn of the loop starts one request, as of HTTP/1.1
         await self._flush()
 
     async def _drop(self, event: DataReceived) -> None:

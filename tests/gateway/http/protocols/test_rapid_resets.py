@@ -1,0 +1,68 @@
+"""Clients of HTTP/2 that send many requests at once, and take them back, hold nobody else up."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.http.protocols.http2 import Http2
+from tests.gateway.http.protocols.test_hostile_clients import Http2Client, gone, http2
+from tests.gateway.inprocess import Running, until
+
+N_REQUESTS = 400
+"""Three times as many as are handled in one piece, 30 bytes each."""
+
+
+class Starts:
+    """Counts the requests that start in each turn of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.turns: list[int] = []
+        self._turn = 0
+        start = Http2._create_stream
+
+        async def counted(protocol: Http2, request: Any) -> None:
+            self.turns.append(self._turn)
+            await start(protocol, request)
+
+        monkeypatch.setattr(Http2, "_create_stream", counted)
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn += 1
+        asyncio.get_running_loop().call_soon(self._next_turn)
+
+
+def burst(client: Http2Client) -> None:
+    """Send requests, each taken back at once, in a single write."""
+    http = client.http
+    for _ in range(N_REQUESTS):
+        stream = http.get_next_available_stream_id()
+        head = [(b":method", b"GET"), (b":path", b"/livez"), (b":scheme", b"http")]
+        http.send_headers(stream, [*head, (b":authority", b"localhost")], end_stream=True)
+        http.reset_stream(stream)
+    client.flush()
+
+
+async def test_one_turn_of_the_loop_starts_one_request(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = Starts(monkeypatch)
+    async with http2(gateway) as client:
+        burst(client)
+        assert await client.over(client.ask()) == b"200"
+    assert len(starts.turns) == len(set(starts.turns)) == N_REQUESTS + 1
+    await gone(gateway)
+
+
+async def test_requests_of_a_client_that_has_left_are_not_started(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = Starts(monkeypatch)
+    async with http2(gateway) as client:
+        assert await client.over(client.ask()) == b"200"
+        burst(client)
+        client.writer.close()
+        await until(lambda: len(starts.turns) > 1)
+    await gone(gateway)
+    assert len(starts.turns) < N_REQUESTS / 2
