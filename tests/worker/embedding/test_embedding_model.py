@@ -153,6 +153,15 @@ def test_inputs_that_would_abort_llama_cpp_never_reach_it(tmp_path: Path) -> Non
         assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
 
 
+@pytest.mark.parametrize("n_ubatch", [100, 127])
+def test_any_size_of_a_batch_opens(tmp_path: Path, n_ubatch: int) -> None:
+    """llama.cpp aborts where a batch is no multiple of the sequences, with a mean as pooling."""
+    path = write_bert(tmp_path / "bert.gguf", pooling="mean")
+    with loaded(path, n_ubatch=n_ubatch) as (backend, embedder):
+        assert (embedder.n_batch, n_ubatch % embedder.n_seq) == (n_ubatch, 0)
+        assert len(embed(backend, ["a" * (n_ubatch - 2)])) == 1
+
+
 def test_a_long_input_comes_in_pieces_where_the_last_token_counts(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "last.gguf", pooling="last")
     tokens = [3 + i % 200 for i in range(300)]

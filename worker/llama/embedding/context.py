@@ -215,12 +215,20 @@ def _params(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> Any:
     params.embeddings = True
     params.pooling_type = POOLINGS.index(pooling) if pooling else -1
     params.attention_type = _ATTENTION[config.attention_type]
-    params.n_seq_max = min(_MAX_SEQUENCES, n_batch)
+    params.n_seq_max = _count_sequences(n_batch)
     params.n_batch = params.n_ubatch = n_batch
     # Room for a batch, and where an input may come in pieces for one such input beside it.
     in_pieces = bool(config.mmproj) or _may_split(loaded.model, config, pooling)
     params.n_ctx = n_batch + (n_ctx if in_pieces else 0)
     return params
+
+
+def _count_sequences(n_batch: int) -> int:
+    """Return the largest divisor of a batch that is no more than `_MAX_SEQUENCES`.
+
+    llama.cpp aborts when it reserves the graph of a mean over a batch that is no multiple.
+    """
+    return next(n for n in range(min(_MAX_SEQUENCES, n_batch), 0, -1) if n_batch % n == 0)
 
 
 def _pooling(model: Any, config: WorkerConfig) -> str:
