@@ -16,12 +16,12 @@ from typing import Any
 
 import httpx
 
+from benchmarks.processes import free_port
 from tests.parity import recording
 from tests.parity.ask import ask
 from tests.parity.cases import Case
 from tests.parity.setups import SETUPS
 
-PORT = 18077
 DEAD = {"status": 0, "type": "", "body": "the server died"}
 
 
@@ -56,15 +56,19 @@ def recorded(command: list[str], cases: Sequence[Case]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def running(command: list[str]) -> Iterator[httpx.Client]:
-    """Start a server and wait until it can serve."""
-    command = [*command, *["-fa", "off", "--cache-ram", "0", "--port"], str(PORT)]
+    """Start a server and wait until it can serve.
+
+    The port is its own: llama-server shares a taken one, and requests go to either.
+    """
+    port = free_port()
+    command = [*command, *["-fa", "off", "--cache-ram", "0", "--port"], str(port)]
     env = os.environ | {
         "LD_LIBRARY_PATH": str(Path(command[0]).parent),
         "OMP_WAIT_POLICY": "passive",
     }
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{PORT}", timeout=120) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             while True:
                 with contextlib.suppress(httpx.HTTPError):
                     if client.get("/health").status_code == 200:
