@@ -33,6 +33,8 @@ class ToolShape:
     """Beginning of the first call's opener that the prompt contains."""
     reasoning_marks: ReasoningMarks | None = None
     reasoning_begun: bool = False
+    reasoning_over: bool = False
+    """Whether the prompt contains the reasoning's end."""
     is_required: bool = True
     """Whether a call is required; otherwise an answer as text is allowed too."""
     answer: str = ""
@@ -46,7 +48,7 @@ class ToolShape:
 def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
     """Return the grammar of an answer that calls tools: free reasoning, then calls."""
     builder = GrammarBuilder(param="tools")
-    reasoning = _reasoning(builder, shape)
+    reasoning = _reasoning(builder, shape, "space")
     builder.add_rule("root", f"{reasoning}{_calls(builder, tools, shape)} space")
     return builder.text()
 
@@ -54,33 +56,41 @@ def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
 def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -> str:
     """Return the grammar of an answer in JSON that may come after reasoning."""
     builder = GrammarBuilder(param=param)
-    reasoning = _reasoning(builder, shape)
     answer = builder.add_schema(schema, "response-format")
     fenced = f'"```json" space {answer} space "```"'
-    ways = {
-        True: f"space {fenced}",
-        False: f"{answer} space",
-        None: f"space ({fenced} | space {answer} space)",
-    }
-    if shape.fence is None and not reasoning:
-        reasoning = "space "  # the third before the answer (chat-auto-parser-generator.cpp)
     mark = f"{literal(shape.answer)} " if shape.answer else ""
-    builder.add_rule("root", f"{reasoning}{mark}{ways[shape.fence]}")
+    if shape.fence is None:
+        # The spaces are those of llama-server (chat-auto-parser-generator.cpp).
+        before = _reasoning(builder, shape, _optional_space(shape)) or (
+            "" if shape.reasoning_over else "space "
+        )
+        way = f"space ({fenced} | space {answer} space)"
+    else:
+        before = _reasoning(builder, shape, "space")
+        way = f"space {fenced}" if shape.fence else f"{answer} space"
+    builder.add_rule("root", f"{before}{mark}{way}")
     return builder.text()
 
 
-def _reasoning(builder: GrammarBuilder, shape: ToolShape) -> str:
+def _optional_space(shape: ToolShape) -> str:
+    """Write the white space that the template writes after reasoning."""
+    marks = shape.reasoning_marks
+    return " ".join(f"{literal(char)}?" for char in marks.after_close or "") if marks else ""
+
+
+def _reasoning(builder: GrammarBuilder, shape: ToolShape, after: str) -> str:
+    """Write the reasoning before a call or an answer; `after` is the space behind its end."""
     reasoning = shape.reasoning_marks
     if reasoning is None:
         return ""
     close = literal(reasoning.close)
     # A call may stand where the reasoning should have ended first.
-    end = f"({close} space)?" if reasoning.ends else f"{close} space"
+    end = f"({close} {after})?" if reasoning.ends else f"{close} {after}".rstrip()
     text = f"{until(builder, reasoning.close, *reasoning.ends)} {end}"
     if shape.reasoning_begun:
         return f"{text} "
-    after = "<|start|>assistant" if reasoning.is_anywhere else ""
-    return f"space ({literal(reasoning.open)} {text} {literal(after)})? "
+    again = "<|start|>assistant" if reasoning.is_anywhere else ""
+    return f"space ({literal(reasoning.open)} {text} {literal(again)})? "
 
 
 def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:

@@ -220,6 +220,23 @@ def test_a_schema_takes_the_place_of_tools() -> None:
     assert f"root ::= space {fenced}" in prompt.grammar
 
 
+@pytest.mark.parametrize(
+    ("template", "thinks", "before"),
+    [
+        (HERMES, True, "space "),
+        (THINKER, True, 'space ("<think>" until-think "</think>" "\\n"? "\\n"? "")? '),
+        (THINKER, False, ""),
+        (OPENER, True, 'until-think "</think>" '),
+    ],
+)
+def test_as_much_space_may_stand_before_json_as_in_llama_server(
+    template: str, thinks: bool, before: str
+) -> None:
+    prompt = read(template, schema='{"type": "null"}', kwargs={"enable_thinking": thinks})
+    either = 'space ("```json" space null space "```" | space null space)'
+    assert f"root ::= {before}{either}" in prompt.grammar
+
+
 # ---- reasoning and begun answers --------------------------------------------------------------
 
 

@@ -212,6 +212,7 @@ class ConversationReader:
             begun=begun if begun in self._heads and not chat.continue_final_message else "",
             reasoning_marks=reasoning_marks,
             reasoning_begun=is_begun,
+            reasoning_over=is_over,
             is_required=_is_required(chat),
             answer=self._marks.answer,
             fence=self._marks.fence,
