@@ -36,7 +36,7 @@ class PublicKey:
     workers: tuple[str, ...] = ()
     """Shell patterns of the worker names that may use it; empty: any name."""
 
-    def may_be(self, name: str) -> bool:
+    def accepts(self, name: str) -> bool:
         """Whether a worker with this key may have this name."""
         return not self.workers or any(fnmatchcase(name, one) for one in self.workers)
 

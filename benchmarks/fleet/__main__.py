@@ -40,9 +40,9 @@ async def cancel(args: argparse.Namespace) -> Tally:
             await asyncio.sleep(0.05)  # it is in the queue by now
             left_s = time.perf_counter()
             connection.close()
-            heard = await waiting
-            tally.heard.append(heard)
-            waits += [heard.arrivals_s[0] - left_s] if heard.arrivals_s else []
+            outcome = await waiting
+            tally.outcomes.append(outcome)
+            waits += [outcome.arrivals_s[0] - left_s] if outcome.arrivals_s else []
     tally.notes.append(latencies("from hanging up to the next one's first token", waits))
     return tally
 
@@ -93,14 +93,14 @@ async def index(args: argparse.Namespace) -> Tally:
         start_s = time.perf_counter()
 
         async def is_found() -> bool:
-            heard = await ask(client, long)
-            by_cache = heard.headers.get("x-llamapool-route") == "prefix"
-            return by_cache and heard.headers.get("x-llamapool-worker") == where
+            outcome = await ask(client, long)
+            by_cache = outcome.headers.get("x-llamapool-route") == "prefix"
+            return by_cache and outcome.headers.get("x-llamapool-worker") == where
 
         is_well = await eventually(is_found, 20)
         late_s = time.perf_counter() - start_s
         tally.notes.append(f"the index is {'back' if is_well else 'NOT back'} after {late_s:.2f} s")
-        tally.heard.append(await ask(client, long))
+        tally.outcomes.append(await ask(client, long))
     return tally
 
 

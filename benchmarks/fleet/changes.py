@@ -125,5 +125,5 @@ async def _meanwhile(
     await acting
     tally = Tally(await load.stop())
     took_s = time.perf_counter() - start_s
-    tally.notes.append(f"{len(tally.heard) / took_s:.0f} requests a second")
+    tally.notes.append(f"{len(tally.outcomes) / took_s:.0f} requests a second")
     return tally

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.fleet.partings import Parting, PartingJudge
 from benchmarks.fleet.tally import Tally, latencies
-from gateway.soak.asking import Ending, Heard
+from gateway.soak.asking import Ending, RequestOutcome
 from gateway.soak.load import unbroken
 from gateway.soak.requests import KINDS
 from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
@@ -62,7 +62,7 @@ async def kills(args: argparse.Namespace) -> Tally:
             n_here = min(_KILLS_A_POOL, args.times - n_done)
             await _kill(scene, n_here, seed, gaps)
             n_done += n_here
-            tally.heard += scene.load.heard
+            tally.outcomes += scene.load.outcomes
             await _attempts(scene, gaps)
             parted += await _judge(scene)
     tally.notes.append(f"{n_done} kills")
@@ -86,11 +86,11 @@ async def _kill(scene: Scene, n: int, seed: int, gaps: Gaps) -> None:
         await scene.back(name, since=since, within_s=60)
         gaps.back.append(time.perf_counter() - struck[-1][0])
     await load.stop()
-    for one in load.heard:
+    for one in load.outcomes:
         _sort_gap(one, struck, gaps)
 
 
-def _sort_gap(one: Heard, struck: Sequence[tuple[float, str]], gaps: Gaps) -> None:
+def _sort_gap(one: RequestOutcome, struck: Sequence[tuple[float, str]], gaps: Gaps) -> None:
     """Note the longest silence of a stream, with those that lost a worker or with the others."""
     if len(one.arrivals_s) < 2:
         return
@@ -103,8 +103,8 @@ def _sort_gap(one: Heard, struck: Sequence[tuple[float, str]], gaps: Gaps) -> No
 
 async def _attempts(scene: Scene, gaps: Gaps) -> None:
     """Look at what the gateway remembers of the requests that had more than one attempt."""
-    for heard in scene.load.heard:
-        identity = heard.headers.get("x-request-id", "")
+    for outcome in scene.load.outcomes:
+        identity = outcome.headers.get("x-request-id", "")
         answer = await scene.pool.ask_admin(f"/admin/requests/{identity}")
         rows = answer.get("requests", ())
         tasks = [task for row in rows for task in row.get("tasks", ())]
@@ -117,7 +117,7 @@ async def _attempts(scene: Scene, gaps: Gaps) -> None:
 
 async def _judge(scene: Scene) -> list[Parting | None]:
     """Judge every text that is not the one of the unbroken run, now that nothing else runs."""
-    wrong = [one for one in scene.load.heard if one.ending is Ending.WRONG]
+    wrong = [one for one in scene.load.outcomes if one.ending is Ending.WRONG]
     judge, found = PartingJudge(scene.pool.url), list[Parting | None]()
     for one in wrong:
         right = scene.load.right_answer(one.request)
@@ -147,7 +147,7 @@ def _verdicts(parted: Sequence[Parting | None]) -> list[str]:
 def _forgive(tally: Tally, parted: Sequence[Parting | None]) -> None:
     """Count what rounding explains as answered."""
     near = Counter(one.request for one in parted if one is not None and one.is_near)
-    for one in tally.heard:
+    for one in tally.outcomes:
         if one.ending is Ending.WRONG and near[one.request.name]:
             near[one.request.name] -= 1
             one.ending = Ending.ANSWERED

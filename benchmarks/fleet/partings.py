@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from gateway.bench.client.connection import Client
-from gateway.soak.asking import Heard
+from gateway.soak.asking import RequestOutcome
 from gateway.soak.requests import SoakRequest
 from worker.llama.sampling.draws import Draws
 
@@ -60,15 +60,15 @@ class PartingJudge:
     def __init__(self, url: str) -> None:
         self._client = Client(url)
 
-    async def judge(self, heard: Heard, wanted: Mapping[str, str]) -> Parting | None:
+    async def judge(self, outcome: RequestOutcome, wanted: Mapping[str, str]) -> Parting | None:
         """Compare an answer with the right one; None if its text does not show its tokens."""
         names = [name for name in wanted if "text" in name.partition(".")[2]]
-        name = next((one for one in names if heard.parts.get(one) != wanted[one]), None)
+        name = next((one for one in names if outcome.parts.get(one) != wanted[one]), None)
         if name is None or not wanted[name]:
             return None
-        request = heard.request
+        request = outcome.request
         got_ids, wanted_ids = [
-            await self._tokens(text) for text in (heard.parts.get(name, ""), wanted[name])
+            await self._tokens(text) for text in (outcome.parts.get(name, ""), wanted[name])
         ]
         place = next(
             (i for i, (a, b) in enumerate(zip(got_ids, wanted_ids, strict=False)) if a != b),

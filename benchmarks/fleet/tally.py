@@ -5,28 +5,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gateway.bench.summary import spread
-from gateway.soak.asking import Ending, Heard
+from gateway.soak.asking import Ending, RequestOutcome
 
 
 @dataclass(slots=True)
 class Tally:
     """What became of requests."""
 
-    heard: list[Heard] = field(default_factory=list)
+    outcomes: list[RequestOutcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def counts(self) -> str:
         """Write the counts of all endings."""
-        found = Counter(one.ending for one in self.heard)
+        found = Counter(one.ending for one in self.outcomes)
         counts = ", ".join(f"{found[one]} {one}" for one in Ending)
-        return f"{len(self.heard)} requests: {counts}"
+        return f"{len(self.outcomes)} requests: {counts}"
 
     def show(self) -> int:
         """Print it; returns the exit code."""
         for line in self.notes:
             print(line)
         print(self.counts())
-        bad = [one for one in self.heard if one.ending is not Ending.ANSWERED]
+        bad = [one for one in self.outcomes if one.ending is not Ending.ANSWERED]
         for one in bad[:10]:
             print(f"    {one.request.name} {one.ending}: {one.why[:300]}")
         return 1 if bad else 0

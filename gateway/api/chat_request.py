@@ -123,7 +123,7 @@ def plan_chat(
             params=params,
             media=tuple(media.pieces),
             media_fields=tuple(media.fields),
-            tells_prompt=request.options.verbose,
+            returns_prompt=request.options.verbose,
         )
         for params in request.choices
     )

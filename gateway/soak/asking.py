@@ -32,7 +32,7 @@ class Ending(StrEnum):
 
 
 @dataclass(slots=True)
-class Heard:
+class RequestOutcome:
     """What came back for one request."""
 
     request: SoakRequest
@@ -68,62 +68,66 @@ async def ask(
     *,
     timeout_s: float = 60.0,
     on_piece: Callable[[], object] = lambda: None,
-) -> Heard:
+) -> RequestOutcome:
     """Send one request on a connection of its own and hear it to its end."""
-    heard = Heard(request, time.perf_counter())
+    outcome = RequestOutcome(request, time.perf_counter())
     try:
         async with asyncio.timeout(timeout_s):
-            await _exchange(client, heard, on_piece)
+            await _exchange(client, outcome, on_piece)
     except Unanswered as error:
-        heard.why = heard.why or f"{error.failure}: {error.message}"
+        outcome.why = outcome.why or f"{error.failure}: {error.message}"
     except TimeoutError:
-        heard.ending, heard.why = Ending.LOST, f"no end after {timeout_s:g} s"
-    heard.end_s = time.perf_counter()
-    return heard
+        outcome.ending, outcome.why = Ending.LOST, f"no end after {timeout_s:g} s"
+    outcome.end_s = time.perf_counter()
+    return outcome
 
 
-async def _exchange(client: Client, heard: Heard, on_piece: Callable[[], object]) -> None:
-    data = orjson.dumps(heard.request.body)
-    connection, heard.status = await client.open("POST", heard.request.path, data)
-    heard.headers = connection.headers
+async def _exchange(
+    client: Client, outcome: RequestOutcome, on_piece: Callable[[], object]
+) -> None:
+    data = orjson.dumps(outcome.request.body)
+    connection, outcome.status = await client.open("POST", outcome.request.path, data)
+    outcome.headers = connection.headers
     try:
-        if heard.status != 200:
-            _refused(heard, await connection.rest())
+        if outcome.status != 200:
+            _refused(outcome, await connection.rest())
         else:
-            await _answered(connection, heard, on_piece)
+            await _answered(connection, outcome, on_piece)
     finally:
         connection.close()
 
 
-def _refused(heard: Heard, body: bytes) -> None:
+def _refused(outcome: RequestOutcome, body: bytes) -> None:
     try:
         message = orjson.loads(body)["error"]["message"]
     except (orjson.JSONDecodeError, LookupError, TypeError):
-        heard.why = f"status {heard.status} without an error: {body[:100]!r}"
+        outcome.why = f"status {outcome.status} without an error: {body[:100]!r}"
     else:
-        heard.ending, heard.why = Ending.REFUSED, f"{heard.status}: {message}"
+        outcome.ending, outcome.why = Ending.REFUSED, f"{outcome.status}: {message}"
 
 
 async def _answered(
-    connection: BenchConnection, heard: Heard, on_piece: Callable[[], object]
+    connection: BenchConnection, outcome: RequestOutcome, on_piece: Callable[[], object]
 ) -> None:
-    reader, sse = AnswerReader(heard.request.path), SseParser()
+    reader, sse = AnswerReader(outcome.request.path), SseParser()
     try:
-        if heard.request.streams:
+        if outcome.request.streams:
             while data := await connection.more():
                 for payload in sse.feed(data):
                     if payload != _DONE and reader.take(payload):
-                        heard.arrivals_s.append(time.perf_counter())
+                        outcome.arrivals_s.append(time.perf_counter())
                         on_piece()
         else:
             reader.take(await connection.rest())
     finally:
-        heard.parts = dict(reader.parts)
+        outcome.parts = dict(reader.parts)
         if reader.error:
-            heard.ending, heard.why = Ending.REFUSED, f"error event: {reader.error}"
+            outcome.ending, outcome.why = Ending.REFUSED, f"error event: {reader.error}"
         elif reader.is_doubled:
-            heard.ending, heard.why = Ending.DOUBLED, "a choice ended twice"
+            outcome.ending, outcome.why = Ending.DOUBLED, "a choice ended twice"
         elif not reader.is_whole:
-            heard.why = heard.why or f"no end after {sum(map(len, heard.parts.values()))} chars"
+            outcome.why = (
+                outcome.why or f"no end after {sum(map(len, outcome.parts.values()))} chars"
+            )
         else:
-            heard.ending = Ending.ANSWERED
+            outcome.ending = Ending.ANSWERED

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.soak.asking import Ending, Heard
+from gateway.soak.asking import Ending, RequestOutcome
 
 HEADINGS = ("sent", "answered", "refused", "lost", "doubled", "wrong text", "leaked", "longest gap")
 
@@ -47,10 +47,14 @@ class FaultRow:
 
 
 def row_of(
-    name: str, what: str, heard: Iterable[Heard], leaks: Sequence[str], harm: Sequence[str] = ()
+    name: str,
+    what: str,
+    outcomes: Iterable[RequestOutcome],
+    leaks: Sequence[str],
+    harm: Sequence[str] = (),
 ) -> FaultRow:
-    """Count what was heard."""
-    every = list(heard)
+    """Count how the requests ended."""
+    every = list(outcomes)
     bad = [one for one in every if one.ending is not Ending.ANSWERED]
     return FaultRow(
         name=name,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gateway.bench.client.connection import Client
-from gateway.soak.asking import Ending, Heard, ask
+from gateway.soak.asking import Ending, RequestOutcome, ask
 from gateway.soak.pool import PoolFailed
 from gateway.soak.requests import SoakRequest
 
@@ -22,10 +22,10 @@ async def unbroken(url: str, requests: Sequence[SoakRequest], at_once: int = 4) 
 
     async def take_turns() -> None:
         for request in todo:
-            heard = await ask(client, request)
-            if heard.ending is not Ending.ANSWERED:
-                raise PoolFailed(f"{request.name} without a fault: {heard.ending} {heard.why}")
-            found[request.name] = heard.parts
+            outcome = await ask(client, request)
+            if outcome.ending is not Ending.ANSWERED:
+                raise PoolFailed(f"{request.name} without a fault: {outcome.ending} {outcome.why}")
+            found[request.name] = outcome.parts
 
     async with asyncio.TaskGroup() as group:
         for _ in range(at_once):
@@ -37,7 +37,7 @@ class SoakLoad:
     """So many clients at once, until `stop`."""
 
     def __init__(self, url: str, requests: Sequence[SoakRequest], answers: Answers) -> None:
-        self.heard: list[Heard] = []
+        self.outcomes: list[RequestOutcome] = []
         self.n_pieces = 0
         self.n_begun = 0
         self.n_clients = 8
@@ -46,7 +46,7 @@ class SoakLoad:
         self.timeout_s = 60.0
         self.compares = True
         """Whether texts must be those of the unbroken run."""
-        self.on_heard: Callable[[Heard], object] = lambda _: None
+        self.on_outcome: Callable[[RequestOutcome], object] = lambda _: None
         self._url = url
         self.requests = requests
         self._answers = answers
@@ -55,7 +55,7 @@ class SoakLoad:
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
-        return f"<SoakLoad {len(self.heard)} heard, {self.n_pieces} pieces>"
+        return f"<SoakLoad {len(self.outcomes)} ended, {self.n_pieces} pieces>"
 
     def right_answer(self, request: SoakRequest) -> Mapping[str, str]:
         """Return what the unbroken run has answered."""
@@ -67,11 +67,11 @@ class SoakLoad:
             order = self._order(random.Random(f"{seed} {number}"))  # noqa: S311  no secret
             self._tasks.append(asyncio.create_task(self._one_after_another(order)))
 
-    async def stop(self) -> list[Heard]:
+    async def stop(self) -> list[RequestOutcome]:
         """Begin no more requests, hear out those that run, and return all."""
         self._is_over = True
         await asyncio.gather(*self._tasks)
-        return self.heard
+        return self.outcomes
 
     async def pieces(self, n: int, within_s: float = 60.0) -> None:
         """Wait until so many more pieces of streams have come."""
@@ -80,8 +80,8 @@ class SoakLoad:
 
     async def answers(self, n: int, within_s: float = 120.0) -> None:
         """Wait until so many more requests have ended."""
-        goal = len(self.heard) + n
-        await self._until(lambda: len(self.heard) >= goal, within_s)
+        goal = len(self.outcomes) + n
+        await self._until(lambda: len(self.outcomes) >= goal, within_s)
 
     async def _until(self, is_so: Callable[[], bool], within_s: float) -> None:
         try:
@@ -102,20 +102,22 @@ class SoakLoad:
             if self._is_over:
                 return
             self.n_begun += 1
-            heard = await self._ask_until_answered(client, request)
+            outcome = await self._ask_until_answered(client, request)
             if self.compares:
-                heard.compare(self._answers[request.name])
-            self.heard.append(heard)
-            self.on_heard(heard)
+                outcome.compare(self._answers[request.name])
+            self.outcomes.append(outcome)
+            self.on_outcome(outcome)
             self._changed.set()
-            if heard.ending is not Ending.ANSWERED:
+            if outcome.ending is not Ending.ANSWERED:
                 await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
 
-    async def _ask_until_answered(self, client: Client, request: SoakRequest) -> Heard:
+    async def _ask_until_answered(self, client: Client, request: SoakRequest) -> RequestOutcome:
         for n_tried in itertools.count():
-            heard = await ask(client, request, timeout_s=self.timeout_s, on_piece=self._note_piece)
-            if heard.ending is not Ending.LOST or n_tried >= self.n_retries:
-                return heard
+            outcome = await ask(
+                client, request, timeout_s=self.timeout_s, on_piece=self._note_piece
+            )
+            if outcome.ending is not Ending.LOST or n_tried >= self.n_retries:
+                return outcome
             await asyncio.sleep(_RETRY_AFTER_S)
         raise AssertionError
 

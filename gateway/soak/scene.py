@@ -137,9 +137,9 @@ class Scene:
 
     async def row(self, name: str, what: str, before: Mapping[str, int]) -> FaultRow:
         """End the load and count what became of it; `before` are the descriptors at its start."""
-        heard = await self.load.stop()
+        outcomes = await self.load.stop()
         leaks = await self.pool.leaks(before) if before else []
-        return row_of(name, what, heard, leaks, self.harm)
+        return row_of(name, what, outcomes, leaks, self.harm)
 
 
 @dataclass(slots=True)

@@ -53,9 +53,9 @@ async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:
         scene.load.n_clients, scene.load.n_retries = plan.n_clients, plan.n_retries
         scene.load.start(plan.seed)
         rows, memory = await _faults(plan, scene, tell)
-        heard = await scene.load.stop()
+        outcomes = await scene.load.stop()
         leaks = [*await scene.pool.leaks(before), *memory]
-        return [*rows, row_of("all", "the whole run", heard, leaks, scene.harm)]
+        return [*rows, row_of("all", "the whole run", outcomes, leaks, scene.harm)]
 
 
 async def _faults(
@@ -69,25 +69,25 @@ async def _faults(
     while (passed_s := time.monotonic() - begun_s) < plan.seconds or n_done < plan.n_faults:
         await scene.load.pieces(scene.rng.randint(10, 200))
         fault, name = _drawn(plan, scene, deaths)
-        n_before = len(scene.load.heard)
+        n_before = len(scene.load.outcomes)
         await fault.inject(scene, name)
         if fault.kills:
             deaths.at_s[name].append(time.monotonic())
         await scene.load.answers(max(1, int(plan.every_s * 2)))
-        marks[fault.name].append((n_before, len(scene.load.heard)))
+        marks[fault.name].append((n_before, len(scene.load.outcomes)))
         n_done += 1
-        bad = [one for one in scene.load.heard[n_before:] if one.ending != "answered"]
+        bad = [one for one in scene.load.outcomes[n_before:] if one.ending != "answered"]
         tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
         for one in bad[:4]:
             tell(f"          {one.request.name} {one.ending}: {one.why}")
         if passed_s > _WARM_UP_S:
             growth.note(scene)
-    heard = scene.load.heard
+    outcomes = scene.load.outcomes
     rows = [
         row_of(
             fault.name,
             f"{fault.what}, {len(marks[fault.name])} times",
-            [one for start, end in marks[fault.name] for one in heard[start:end]],
+            [one for start, end in marks[fault.name] for one in outcomes[start:end]],
             (),
         )
         for fault in plan.faults

@@ -133,8 +133,8 @@ def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     except OSError as error:
         sock.close()
         is_taken = error.errno == errno.EADDRINUSE
-        mend = "choose another with --port, or --port 0" if is_taken else "see --host"
-        raise ConfigError(f"cannot listen on {where}: {error.strerror}; {mend}") from error
+        remedy = "choose another with --port, or --port 0" if is_taken else "see --host"
+        raise ConfigError(f"cannot listen on {where}: {error.strerror}; {remedy}") from error
     return sock
 
 

@@ -78,7 +78,7 @@ class AttemptCost(NamedTuple):
     usage: Usage
 
 
-class ToldAccounts:
+class AccountReader:
     """A table as a gateway reads it, in the memory of a worker that may be dead."""
 
     def __init__(self, memory: memoryview) -> None:

@@ -5,14 +5,14 @@ import time
 import pytest
 
 from gateway.soak.answers import AnswerReader, is_repeated
-from gateway.soak.asking import Ending, Heard
+from gateway.soak.asking import Ending, RequestOutcome
 from gateway.soak.ledger import row_of, table
 from gateway.soak.requests import KINDS, SoakRequest, Traffic, TrafficShape
 
 
-def heard(parts: dict[str, str], ending: Ending = Ending.ANSWERED) -> Heard:
+def outcome(parts: dict[str, str], ending: Ending = Ending.ANSWERED) -> RequestOutcome:
     request = SoakRequest("chat", 1, "/v1/chat/completions", {})
-    return Heard(request, time.perf_counter(), parts=parts, ending=ending)
+    return RequestOutcome(request, time.perf_counter(), parts=parts, ending=ending)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_repeated_piece_is_told_from_a_wrong_one(got: str, is_it: bool) -> Non
     ],
 )
 def test_an_answer_is_judged_by_that_of_the_unbroken_run(got: str, ending: Ending) -> None:
-    one = heard({"0.text": got})
+    one = outcome({"0.text": got})
     one.compare({"0.text": "abcdef"})
     assert one.ending is ending
 
@@ -78,12 +78,12 @@ def test_reasoning_and_log_probabilities_are_parts_of_an_answer() -> None:
 
 
 def test_a_row_is_well_only_if_nothing_went_wrong() -> None:
-    good, refused = heard({}), heard({}, Ending.REFUSED)
+    good, refused = outcome({}), outcome({}, Ending.REFUSED)
     assert row_of("A1", "x", [good], []).is_well()
     assert not row_of("A1", "x", [refused], []).is_well()
     assert row_of("A1", "x", [refused], []).is_well(may_refuse=True)
     for ending in (Ending.LOST, Ending.WRONG, Ending.DOUBLED):
-        assert not row_of("A1", "x", [heard({}, ending)], []).is_well(may_refuse=True)
+        assert not row_of("A1", "x", [outcome({}, ending)], []).is_well(may_refuse=True)
     assert not row_of("A1", "x", [good], ["slots"]).is_well()
     assert not row_of("A1", "x", [good], [], ["too late"]).is_well()
     assert "| A1 | x | 1 | 1 | 0 | 0 |" in table([row_of("A1", "x", [good], [])])

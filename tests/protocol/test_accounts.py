@@ -6,31 +6,31 @@ import sys
 from pathlib import Path
 
 from protocol.process.shared_memory import make_shared, open_shared
-from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountTable, ToldAccounts
+from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountReader, AccountTable
 from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey
 
 
 def test_a_row_tells_what_its_attempt_has_cost() -> None:
     memory = memoryview(bytearray(N_BYTES))
-    table, told = AccountTable(memory, epoch=7), ToldAccounts(memory)
+    table, reader = AccountTable(memory, epoch=7), AccountReader(memory)
     row, other = table.open(TaskKey(5, 1, 0)), table.open(TaskKey(5, 0, 3))
     row[READ], row[CACHED], row[PREDICTED] = 10, 2, 1
     other[READ] = 4
-    assert list(told.of(0)) == [(5, 1, Usage(n_read=10, n_cached=2, n_predicted=1))]
-    assert list(told.of(3)) == [(5, 0, Usage(n_read=4))]
-    assert not list(told.of(1))
-    assert told.is_of(7) and not told.is_of(8)
+    assert list(reader.of(0)) == [(5, 1, Usage(n_read=10, n_cached=2, n_predicted=1))]
+    assert list(reader.of(3)) == [(5, 0, Usage(n_read=4))]
+    assert not list(reader.of(1))
+    assert reader.is_of(7) and not reader.is_of(8)
 
 
 def test_a_closed_row_is_told_until_all_others_were_used() -> None:
     memory = memoryview(bytearray(N_BYTES))
-    table, told = AccountTable(memory), ToldAccounts(memory)
+    table, reader = AccountTable(memory), AccountReader(memory)
     first = table.open(TaskKey(1))
     first[READ] = 3
     table.close(first)
     n = 0
-    while (1, 0, Usage(n_read=3)) in list(told.of(0)):
+    while (1, 0, Usage(n_read=3)) in list(reader.of(0)):
         n += 1
         table.close(table.open(TaskKey(1 + n)))
     assert n > 255  # slots of a worker
@@ -72,14 +72,14 @@ def test_memory_outlives_the_process_that_made_it() -> None:
     with child:
         memory = open_shared(child.pid, int(child.stdout.readline()), N_BYTES)
         assert memory is not None and memory.readonly
-        told = ToldAccounts(memory)
-        assert told.is_of(9)
-        assert [one.usage.n_predicted for one in told.of(0)] == [1]
+        reader = AccountReader(memory)
+        assert reader.is_of(9)
+        assert [one.usage.n_predicted for one in reader.of(0)] == [1]
         child.stdin.write("\n")
         child.stdin.flush()
         child.stdout.readline()
         child.kill()
-    assert [one.usage.n_predicted for one in told.of(0)] == [2]
+    assert [one.usage.n_predicted for one in reader.of(0)] == [2]
 
 
 def test_only_sealed_memory_of_that_size_is_opened(tmp_path: Path) -> None:

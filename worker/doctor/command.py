@@ -97,8 +97,8 @@ def _report(case: Case, as_json: bool) -> list[Finding]:
 
 def _line(finding: Finding) -> str:
     mark = click.style(_MARKS[finding.level], fg=_COLORS[finding.level])
-    mend = f"\n{'':19}-> {finding.mend}" if finding.mend else ""
-    return f"{mark} {finding.name:<13} {finding.text}{mend}"
+    remedy = f"\n{'':19}-> {finding.remedy}" if finding.remedy else ""
+    return f"{mark} {finding.name:<13} {finding.text}{remedy}"
 
 
 def _summary(findings: Iterable[Finding]) -> str:

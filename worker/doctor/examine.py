@@ -75,8 +75,8 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        mend = "is a file system or a device stuck? See dmesg"
-        return [*found, warn(name, f"did not end within {limit_s:g} s", mend)]
+        remedy = "is a file system or a device stuck? See dmesg"
+        return [*found, warn(name, f"did not end within {limit_s:g} s", remedy)]
     return found
 
 
@@ -95,8 +95,8 @@ class _HostChecks:
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:
-            mend = "correct this first: until then, the lines below may be about defaults"
-            yield fail("config", self._case.fault, mend)
+            remedy = "correct this first: until then, the lines below may be about defaults"
+            yield fail("config", self._case.fault, remedy)
         else:
             n = len(self._case.pool.worker)
             yield ok("config", f"valid, {n} worker{'s' * (n != 1)}")

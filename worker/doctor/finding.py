@@ -22,7 +22,7 @@ class Finding:
     name: str
     level: Level
     text: str
-    mend: str = ""
+    remedy: str = ""
     """How to fix it."""
 
 
@@ -31,14 +31,14 @@ def ok(name: str, text: str) -> Finding:
     return Finding(name, Level.OK, text)
 
 
-def warn(name: str, text: str, mend: str) -> Finding:
+def warn(name: str, text: str, remedy: str) -> Finding:
     """It works, worse than it could."""
-    return Finding(name, Level.WARN, text, mend)
+    return Finding(name, Level.WARN, text, remedy)
 
 
-def fail(name: str, text: str, mend: str) -> Finding:
+def fail(name: str, text: str, remedy: str) -> Finding:
     """It will not work."""
-    return Finding(name, Level.FAIL, text, mend)
+    return Finding(name, Level.FAIL, text, remedy)
 
 
 def exit_code(findings: Iterable[Finding]) -> int:

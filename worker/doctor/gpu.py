@@ -53,8 +53,10 @@ def judge_gpu(facts: GpuFacts) -> Finding:
         return _judge_seen(facts, seen)
     if not facts.nodes and not facts.names:
         if facts.is_wanted:
-            mend = "is the driver installed, and is the GPU handed to this container (--gpus all)?"
-            return fail(GPU, "a GPU is requested, but this host has none", mend)
+            remedy = (
+                "is the driver installed, and is the GPU handed to this container (--gpus all)?"
+            )
+            return fail(GPU, "a GPU is requested, but this host has none", remedy)
         return ok(GPU, "none here: the CPU computes")
     return _judge_unseen(facts)
 
@@ -66,8 +68,8 @@ def _judge_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
     )
     asked = [part.strip() for part in (facts.visible or "").split(",") if part.strip()]
     if len(asked) > len(seen):
-        mend = "name the GPUs that nvidia-smi -L lists; the first wrong one hides those behind it"
-        return fail(GPU, f"devices {facts.visible}: llama.cpp sees only {named}", mend)
+        remedy = "name the GPUs that nvidia-smi -L lists; the first wrong one hides those behind it"
+        return fail(GPU, f"devices {facts.visible}: llama.cpp sees only {named}", remedy)
     return ok(GPU, named)
 
 
@@ -81,13 +83,13 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
         text = f"{what}: hidden by CUDA_VISIBLE_DEVICES={facts.visible}"
         return level(GPU, text, "unset it, or say --devices")
     if not facts.has_uvm:
-        mend = "load it: nvidia-modprobe -u -c 0; in a container or unit, allow /dev/nvidia-uvm"
-        return fail(GPU, f"{what}: /dev/nvidia-uvm is missing or may not be opened", mend)
+        remedy = "load it: nvidia-modprobe -u -c 0; in a container or unit, allow /dev/nvidia-uvm"
+        return fail(GPU, f"{what}: /dev/nvidia-uvm is missing or may not be opened", remedy)
     if facts.driver_fault:
-        mend = "reload or update the driver, or reboot; see dmesg"
-        return fail(GPU, f"{what}: {facts.driver_fault}", mend)
-    mend = "the driver may be older than the CUDA that llama.cpp was built with: update it"
-    return fail(GPU, f"{what}: llama.cpp sees no device", mend)
+        remedy = "reload or update the driver, or reboot; see dmesg"
+        return fail(GPU, f"{what}: {facts.driver_fault}", remedy)
+    remedy = "the driver may be older than the CUDA that llama.cpp was built with: update it"
+    return fail(GPU, f"{what}: llama.cpp sees no device", remedy)
 
 
 # ---- loading ----------------------------------------------------------------------------------
@@ -99,14 +101,14 @@ def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
     if outcome.code == 0 and "buffers" in facts:
         return _judge_place(facts, name, n_gpu_layers, is_wanted)
     if outcome.code is None:
-        mend = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
-        return fail(LOAD, f"{name}: loading did not end", mend)
+        remedy = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
+        return fail(LOAD, f"{name}: loading did not end", remedy)
     if outcome.code == -signal.SIGILL:
         return fail(LOAD, f"{name}: died of an illegal instruction", PORTABLE)
     reason = str(facts.get("error") or outcome.last_line)
-    mend = "see its output; -v shows more" if reason else "dmesg may tell more"
+    remedy = "see its output; -v shows more" if reason else "dmesg may tell more"
     why = reason if facts.get("error") else f"{explain(outcome.code)}; {reason}"
-    return fail(LOAD, f"{name}: {why}", mend)
+    return fail(LOAD, f"{name}: {why}", remedy)
 
 
 def _judge_place(
@@ -130,8 +132,8 @@ def _judge_place(
     text = f"{took}; {n_offloaded} of {n_layers} layers on {_listed(weights, cache)}"
     missing = sum(weights.values()) * 2**20 / 2 - float(facts.get("taken", 0))
     if missing > 0:
-        mend = "other processes free memory meanwhile, or the driver pages: look at nvidia-smi"
-        return warn(LOAD, f"{text}, but the driver reports {mib(facts['taken'])} taken", mend)
+        remedy = "other processes free memory meanwhile, or the driver pages: look at nvidia-smi"
+        return warn(LOAD, f"{text}, but the driver reports {mib(facts['taken'])} taken", remedy)
     return ok(LOAD, text)
 
 

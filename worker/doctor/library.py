@@ -70,13 +70,13 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
     if outcome.code == -signal.SIGILL:
         return fail(LIBRARY, _illegal(built, flags), PORTABLE)
     if outcome.code is None:
-        mend = "is the file system of the packages, or a GPU driver, stuck? See dmesg"
-        return fail(LIBRARY, "loading llama.cpp did not end", mend)
+        remedy = "is the file system of the packages, or a GPU driver, stuck? See dmesg"
+        return fail(LIBRARY, "loading llama.cpp did not end", remedy)
     if "No module named 'llama_cpp'" in outcome.last_words:
         return fail(LIBRARY, "llama-cpp-python is not installed", "pip install llama-cpp-python")
     if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.last_words):
-        mend = f"install the package with {lacking[1]}, or rebuild llama.cpp on this machine"
-        return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", mend)
+        remedy = f"install the package with {lacking[1]}, or rebuild llama.cpp on this machine"
+        return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", remedy)
     reason = outcome.last_line or "no output"
     return fail(LIBRARY, f"cannot load llama.cpp: {explain(outcome.code)}; {reason}", PORTABLE)
 
@@ -98,7 +98,7 @@ def judge_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
     used = ", ".join(name for name in _FLAGS if name in built) or "no extension"
     more = unused(built, flags)
     if {"avx2", "fma"} & set(more):
-        mend = REBUILD.format(args="-DGGML_NATIVE=ON")
-        return warn(CPU, f"the build leaves out {', '.join(more)}, which this CPU has", mend)
+        remedy = REBUILD.format(args="-DGGML_NATIVE=ON")
+        return warn(CPU, f"the build leaves out {', '.join(more)}, which this CPU has", remedy)
     also = f"; a build with -DGGML_NATIVE=ON would also use {', '.join(more)}" if more else ""
     return ok(CPU, f"the CPU runs what the build uses: {used}{also}")

@@ -9,8 +9,8 @@ MODEL = "model"
 def judge_model(path: str, header: Header) -> Finding:
     """Judge whether a file is a model that llama.cpp can read."""
     if header.fault:
-        mend = "fetch it again: compare its size and checksum with the source's"
-        return fail(MODEL, f"{path} is not a usable GGUF file: {header.fault}", mend)
+        remedy = "fetch it again: compare its size and checksum with the source's"
+        return fail(MODEL, f"{path} is not a usable GGUF file: {header.fault}", remedy)
     what = header.values.get("general.architecture", "unknown architecture")
     name = header.values.get("general.name", "")
     text = f"{path}: {what} {name}, {header.n_tensors} tensors, {mib(header.size)}"

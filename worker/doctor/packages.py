@@ -16,8 +16,8 @@ def judge_python(version: tuple[int, ...], name: str) -> Finding:
     """Judge the interpreter."""
     text = ".".join(map(str, version))
     if version[:2] < OLDEST:
-        mend = f"make PYTHON=python{OLDEST[0]}.{OLDEST[1]}, or a newer one"
-        return fail(PYTHON, f"Python {text} is too old", mend)
+        remedy = f"make PYTHON=python{OLDEST[0]}.{OLDEST[1]}, or a newer one"
+        return fail(PYTHON, f"Python {text} is too old", remedy)
     return ok(PYTHON, f"Python {text}, {name}")
 
 

@@ -23,9 +23,9 @@ def judge_files(soft: int, hard: int) -> Finding:
     """Judge the number of files that may be open: each connection is one."""
     if soft == UNLIMITED or soft >= _GOOD_FILES:
         return ok(FILES, f"{'any number' if soft == UNLIMITED else soft} may be open at once")
-    mend = f"ulimit -n {max(_GOOD_FILES, min(hard, 65536))}, or LimitNOFILE=65536 in the unit"
+    remedy = f"ulimit -n {max(_GOOD_FILES, min(hard, 65536))}, or LimitNOFILE=65536 in the unit"
     text = f"only {soft} may be open at once, and every connection is one"
-    return (fail if soft < _FEW_FILES else warn)(FILES, text, mend)
+    return (fail if soft < _FEW_FILES else warn)(FILES, text, remedy)
 
 
 def judge_shm(size: int | None, n_devices: int) -> Finding:
@@ -63,15 +63,15 @@ def judge_memory(need: Need, available: int, allowed: int | None) -> Finding:
     if need.on_gpu is not None:
         text = f"{parts}; the GPUs have {mib(need.on_gpu)} free, {whose} {mib(limit)} of RAM"
         if need.weights + need.cache > need.on_gpu:
-            mend = "fewer layers (-ngl), a smaller context (-c), or -ctk q8_0 -ctv q8_0"
-            return warn(MEMORY, text, mend)
+            remedy = "fewer layers (-ngl), a smaller context (-c), or -ctk q8_0 -ctv q8_0"
+            return warn(MEMORY, text, remedy)
         return ok(MEMORY, text)
     if need.cache + need.copies > limit:
-        mend = "a smaller context (-c), fewer workers, -ctk q8_0 -ctv q8_0 -fa on, or --mmap"
-        return fail(MEMORY, have, mend)
+        remedy = "a smaller context (-c), fewer workers, -ctk q8_0 -ctv q8_0 -fa on, or --mmap"
+        return fail(MEMORY, have, remedy)
     if need.cache + need.mapped + need.copies > limit:
-        mend = "weights would be read from disk again and again: a smaller quant, or more memory"
-        return warn(MEMORY, have, mend)
+        remedy = "weights would be read from disk again and again: a smaller quant, or more memory"
+        return warn(MEMORY, have, remedy)
     return ok(MEMORY, have)
 
 
@@ -81,10 +81,10 @@ def judge_mlock(limit: int, weights: int, *, is_wanted: bool) -> Finding:
     if not is_wanted:
         return ok(MLOCK, f"not asked for; {text} may be locked")
     if limit != UNLIMITED and limit < weights:
-        mend = (
+        remedy = (
             "ulimit -l unlimited, LimitMEMLOCK=infinity in the unit, --ulimit memlock=-1 for docker"
         )
-        return warn(MLOCK, f"only {text} may be locked, the weights are {mib(weights)}", mend)
+        return warn(MLOCK, f"only {text} may be locked, the weights are {mib(weights)}", remedy)
     return ok(MLOCK, f"{text} may be locked")
 
 
@@ -106,15 +106,15 @@ def judge_port(where: str, fault: str) -> Finding:
     """Judge an address that the gateway will listen on; `fault` is the system's error."""
     if not fault:
         return ok(PORT, f"{where} is free")
-    mend = "another process uses it, perhaps llamapool: stop that, or set --port or --host"
-    return fail(PORT, f"cannot listen on {where}: {fault}", mend)
+    remedy = "another process uses it, perhaps llamapool: stop that, or set --port or --host"
+    return fail(PORT, f"cannot listen on {where}: {fault}", remedy)
 
 
 def judge_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:
     """Judge the directory of sockets; `mode` is None if it is not there."""
     if not is_writable:
-        mend = "make it, owned by this user: install -d -m 0700, or RuntimeDirectory= in the unit"
-        return fail(RUNTIME, f"{path} cannot be written", mend)
+        remedy = "make it, owned by this user: install -d -m 0700, or RuntimeDirectory= in the unit"
+        return fail(RUNTIME, f"{path} cannot be written", remedy)
     if mode is not None and mode & 0o022 and not mode & stat.S_ISVTX:
         return fail(RUNTIME, f"{path} is writable by others", f"chmod 0700 {path}")
     return ok(RUNTIME, f"{path} can be written")

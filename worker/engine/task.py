@@ -45,7 +45,7 @@ class EngineTask:
     """The prompt was too long and was cut in the middle."""
     media: Media = field(default_factory=dict)
     """Images and sounds in the prompt."""
-    tells_tokens: bool = False
+    reports_tokens: bool = False
     """Each token is sent in its own message, even if the answer is not streamed."""
     shown: frozenset[int] = frozenset()
     """Control tokens whose text is shown, because a parser needs it."""
@@ -75,7 +75,7 @@ class EngineTask:
     @property
     def is_held(self) -> bool:
         """Whether the answer leaves in one piece, after its first token."""
-        return not (self.params.stream or self.params.timings_per_token or self.tells_tokens)
+        return not (self.params.stream or self.params.timings_per_token or self.reports_tokens)
 
 
 @dataclass(frozen=True, slots=True)

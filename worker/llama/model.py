@@ -201,8 +201,8 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         if context:
             lib.llama_free(context)
         what = f"cannot make a context for {Path(config.model).name}"
-        mend = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
-        fault = f"{what}: {tight}; {mend}" if tight else _reason(what, mend)
+        remedy = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
+        fault = f"{what}: {tight}; {remedy}" if tight else _reason(what, remedy)
     lib.llama_model_free(model)
     raise (_Short if _uses_gpu(config) else ConfigError)(fault)
 
@@ -324,6 +324,6 @@ def context_params(config: WorkerConfig) -> Any:
     return params
 
 
-def _reason(what: str, mend: str) -> str:
+def _reason(what: str, remedy: str) -> str:
     reason = library.last_words()
-    return f"{what}: {reason}; {mend}" if reason else f"{what}; {mend}"
+    return f"{what}: {reason}; {remedy}" if reason else f"{what}; {remedy}"

@@ -161,7 +161,7 @@ class PromptReader:
         echo_from = -1
         if chat is not None:
             tokens = self._tokens.read(self._without_bos(chat.text))
-            text = self._backend.vocabulary.render(tokens) if message.tells_prompt else ""
+            text = self._backend.vocabulary.render(tokens) if message.returns_prompt else ""
         else:
             own = self._plain_tokens(message)
             text = self._backend.vocabulary.render(own)
@@ -207,7 +207,7 @@ class PromptReader:
             return task, None
         # Reasoning tokens are counted one by one, streamed or not.
         counts = chat.expected.reasoning_marks is not None
-        task = replace(task, shown=self._shown, triggers=chat.triggers, tells_tokens=counts)
+        task = replace(task, shown=self._shown, triggers=chat.triggers, reports_tokens=counts)
         return task, chat.expected
 
     def _plain_tokens(self, message: Generate) -> list[int]:

@@ -139,7 +139,7 @@ class PeerAccess:
     def name_refusal(self, key: str, name: str) -> str:
         """Return why a worker with this key may not have this name; empty if it may."""
         known = self._keys.get(key)
-        if known is None or known.may_be(name):
+        if known is None or known.accepts(name):
             return ""
         return f"the key {known.path.name} is not for a worker named {name!r}"
 

@@ -22,7 +22,7 @@ from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.config.config import GatewayConfig
 from protocol.process.shared_memory import open_shared
 from protocol.wire import codec
-from protocol.wire.accounts import N_BYTES, ToldAccounts
+from protocol.wire.accounts import N_BYTES, AccountReader
 from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
 from protocol.wire.sharing import Stay, Successor
@@ -340,8 +340,8 @@ def _who(identity: bytes, key: str) -> str:
     return key or identity.decode(errors="replace").partition(":")[0]
 
 
-def _accounts_of(hello: Hello, pid: int) -> ToldAccounts | None:
+def _accounts_of(hello: Hello, pid: int) -> AccountReader | None:
     """Return where a worker of this host counts; None for any other."""
     memory = open_shared(pid, hello.accounts, N_BYTES) if pid and hello.accounts >= 0 else None
-    accounts = ToldAccounts(memory) if memory is not None else None
+    accounts = AccountReader(memory) if memory is not None else None
     return accounts if accounts is not None and accounts.is_of(hello.epoch) else None

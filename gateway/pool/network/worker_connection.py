@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from gateway.pool.network.peer_socket import PeerSocket
-from protocol.wire.accounts import ToldAccounts
+from protocol.wire.accounts import AccountReader
 from protocol.wire.facts import Stats
 from protocol.wire.messages import FrameItem, Heartbeat
 
@@ -42,7 +42,7 @@ class WorkerConnection:
     counted_at: float = 0.0
     sent: int = 0
     outbox: list[FrameItem] = field(default_factory=list)
-    accounts: ToldAccounts | None = None
+    accounts: AccountReader | None = None
     """What its attempts have cost, in its own memory; None if it is on another host."""
     stats: Stats = field(default_factory=Stats)
     """Its counters, by the latest heartbeat."""

@@ -67,7 +67,7 @@ class Generate(ClientTask):
     worker reports by them what it has cached (`Cached`). Empty: it reports nothing."""
     echo: bool = False
     """The first delta has the prompt's own tokens, with `n_probs` also their probabilities."""
-    tells_prompt: bool = False
+    returns_prompt: bool = False
     """`Done` has the text to which a chat was rendered; that of a `prompt` it always has."""
     begun: Begun | None = None
     """The beginning of an answer that is continued; None: a new answer."""

@@ -81,12 +81,14 @@ async def flood(scene: Scene) -> None:
     body = {"prompt": "One of many", "n_predict": 10, "temperature": 0}
 
     async def one(number: int) -> None:
-        heard = await ask(client, SoakRequest("flood", number, "/completion", body))
-        if heard.ending is Ending.REFUSED:
-            scene.expect(heard.status in (429, 503), f"refused with {heard.status}")
-            scene.expect("retry-after" in heard.headers, "a refusal without Retry-After")
+        outcome = await ask(client, SoakRequest("flood", number, "/completion", body))
+        if outcome.ending is Ending.REFUSED:
+            scene.expect(outcome.status in (429, 503), f"refused with {outcome.status}")
+            scene.expect("retry-after" in outcome.headers, "a refusal without Retry-After")
         else:
-            scene.expect(heard.ending is Ending.ANSWERED, f"flood {heard.ending}: {heard.why}")
+            scene.expect(
+                outcome.ending is Ending.ANSWERED, f"flood {outcome.ending}: {outcome.why}"
+            )
 
     await asyncio.gather(*(one(number) for number in range(500)))
 
@@ -113,8 +115,8 @@ async def two_tenants(scene: Scene) -> None:
     found = []
     for salt in ("a", "a", "b"):
         body = {"prompt": prompt, "n_predict": 1, "temperature": 0, "cache_salt": salt}
-        heard = await ask(client, SoakRequest("salted", 0, "/completion", body))
-        found.append(int(heard.headers.get("x-llamapool-cached", "0")))
+        outcome = await ask(client, SoakRequest("salted", 0, "/completion", body))
+        found.append(int(outcome.headers.get("x-llamapool-cached", "0")))
     scene.expect(found[1] > 100, f"a tenant's own cache gave {found[1]} tokens")
     scene.expect(found[2] < 5, f"another's cache gave {found[2]} tokens")
 

@@ -170,9 +170,9 @@ async def evil_templates(scene: Scene) -> None:
     client, since = Client(scene.pool.url), len(scene.pool.lines)
     for word in (*(word for _, word in _EVIL), "loop"):
         body = {"model": "evil", "messages": [{"role": "user", "content": word}], "max_tokens": 1}
-        heard = await ask(client, SoakRequest(word, 0, "/v1/chat/completions", body))
-        is_clean = heard.ending is Ending.REFUSED and heard.status < 500
-        scene.expect(is_clean, f"{word}: {heard.status} {heard.why[:200]}")
+        outcome = await ask(client, SoakRequest(word, 0, "/v1/chat/completions", body))
+        is_clean = outcome.ending is Ending.REFUSED and outcome.status < 500
+        scene.expect(is_clean, f"{word}: {outcome.status} {outcome.why[:200]}")
     scene.expect(not (scene.pool.folder / "owned").exists(), "a template has run a program")
     scene.expect(scene.pool.count("process died", since=since) == 0, "a worker died of it")
 

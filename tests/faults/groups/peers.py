@@ -45,7 +45,7 @@ async def thieves(scene: Scene) -> None:
     grown_mib = scene.pool.resident_mib()[gateway] - before_mib
     scene.expect(grown_mib < _MOST_MIB, f"the gateway grew by {grown_mib:.0f} MiB")
     _expect_unmoved(scene, since)
-    gap_s = max(one.longest_gap_s for one in scene.load.heard)
+    gap_s = max(one.longest_gap_s for one in scene.load.outcomes)
     scene.expect(gap_s < _LONGEST_S, f"streams stood still for {gap_s:.1f} s")
     scene.expect(scene.pool.count("peer blocked", since=since) >= 3, "too few were blocked")
 

@@ -68,9 +68,11 @@ async def poisoned(scene: Scene) -> None:
     body = {"prompt": "Poison [[die]]", "n_predict": 4, "temperature": 0}
     request = SoakRequest("poison", 0, "/completion", body)
     client = Client(scene.pool.url)
-    heard = await ask(client, request)
-    scene.expect(heard.ending is Ending.REFUSED, f"the poison was {heard.ending}: {heard.why}")
-    scene.expect(heard.headers.get("x-should-retry") == "false", "a retry was not forbidden")
+    outcome = await ask(client, request)
+    scene.expect(
+        outcome.ending is Ending.REFUSED, f"the poison was {outcome.ending}: {outcome.why}"
+    )
+    scene.expect(outcome.headers.get("x-should-retry") == "false", "a retry was not forbidden")
     again = await ask(client, request)
     scene.expect(again.status == 422, f"asked again, it was {again.status}: {again.why}")
     for name in scene.pool.workers:
@@ -138,8 +140,8 @@ def terminated(drain_s: float) -> Inject:
     """The service is asked to end while more is asked of it than it has slots for."""
 
     async def inject(scene: Scene) -> None:
-        n_running = scene.load.n_begun - len(scene.load.heard)
-        n_heard = len(scene.load.heard)
+        n_running = scene.load.n_begun - len(scene.load.outcomes)
+        n_ended = len(scene.load.outcomes)
         begun = time.monotonic()
         ending = asyncio.create_task(scene.pool.stop(timeout_s=drain_s + 30))
         await scene.pool.wait_for("draining", 5)
@@ -147,7 +149,7 @@ def terminated(drain_s: float) -> Inject:
         code = await ending
         scene.expect(code == 0, f"exit code {code}")
         scene.expect(time.monotonic() - begun < drain_s + 10, "it took longer than its limit")
-        kept = [one for one in scene.load.heard[n_heard:] if one.ending is Ending.ANSWERED]
+        kept = [one for one in scene.load.outcomes[n_ended:] if one.ending is Ending.ANSWERED]
         scene.expect(len(kept) >= n_running, f"{len(kept)} of {n_running} running ones ended well")
 
     return inject

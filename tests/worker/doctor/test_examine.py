@@ -96,7 +96,7 @@ def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path
         "config",
         "model",
     ]
-    assert "lines below may be about defaults" in found[0].mend
+    assert "lines below may be about defaults" in found[0].remedy
 
 
 # ---- probing ----------------------------------------------------------------------------------

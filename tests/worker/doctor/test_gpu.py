@@ -14,7 +14,7 @@ HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}
 
 
 @pytest.mark.parametrize(
-    ("facts", "level", "text", "mend"),
+    ("facts", "level", "text", "remedy"),
     [
         ({}, Level.OK, "the CPU computes", ""),
         ({"is_wanted": True}, Level.FAIL, "this host has none", "--gpus all"),
@@ -59,9 +59,9 @@ HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}
         ),
     ],
 )
-def test_gpus_are_judged(facts: dict[str, Any], level: Level, text: str, mend: str) -> None:
+def test_gpus_are_judged(facts: dict[str, Any], level: Level, text: str, remedy: str) -> None:
     found = judge_gpu(GpuFacts(**facts))
-    assert (found.level, text in found.text, mend in found.mend) == (level, True, True), found
+    assert (found.level, text in found.text, remedy in found.remedy) == (level, True, True), found
 
 
 def test_what_the_driver_says_is_read() -> None:
@@ -133,4 +133,4 @@ def test_layers_must_be_where_they_were_asked(
 ) -> None:
     found = judge_load(outcome, "m.gguf", n_layers, is_wanted=is_wanted)
     assert (found.level, text in found.text) == (level, True), found
-    assert found.mend or level is Level.OK
+    assert found.remedy or level is Level.OK

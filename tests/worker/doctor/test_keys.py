@@ -69,7 +69,7 @@ def test_a_file_at_fault_is_named(folder: Path, spoil: "object", what: str) -> N
     assert callable(spoil)
     spoil(folder)
     for one in both(folder):
-        assert one.level is Level.FAIL and what in one.text and one.mend
+        assert one.level is Level.FAIL and what in one.text and one.remedy
 
 
 def test_a_key_that_others_may_read_is_a_warning(folder: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_cpu_that_lacks_something_is_a_failure_with_the_way_to_rebuild() -> No
     found = judge_cpu(BUILT | {"avx512"}, HASWELL)
     assert found.level is Level.FAIL
     assert "avx512" in found.text
-    assert "-DGGML_NATIVE=OFF" in found.mend
+    assert "-DGGML_NATIVE=OFF" in found.remedy
 
 
 def test_extensions_left_out_are_told_and_the_basic_ones_are_a_warning() -> None:
@@ -57,7 +57,7 @@ def test_what_cannot_be_told_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "text", "mend"),
+    ("outcome", "text", "remedy"),
     [
         (
             ChildOutcome(-signal.SIGILL),
@@ -80,12 +80,12 @@ def test_what_cannot_be_told_is_no_fault() -> None:
     ],
 )
 def test_why_it_cannot_be_loaded_is_said_with_the_mend(
-    outcome: ChildOutcome, text: str, mend: str
+    outcome: ChildOutcome, text: str, remedy: str
 ) -> None:
     found = judge_library(outcome, BUILT | {"avx512"}, HASWELL)
     assert found.level is Level.FAIL
     assert text in found.text
-    assert mend in found.mend
+    assert remedy in found.remedy
 
 
 def test_a_loaded_library_says_its_versions() -> None:

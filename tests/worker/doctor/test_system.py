@@ -20,7 +20,7 @@ GIB = 2**30
 def test_files(soft: int, level: Level) -> None:
     found = system.judge_files(soft, 1_048_576)
     assert found.level is level
-    assert bool(found.mend) == (level is not Level.OK)
+    assert bool(found.remedy) == (level is not Level.OK)
 
 
 def test_shared_memory_matters_between_gpus() -> None:
@@ -71,7 +71,7 @@ def test_threads_beyond_a_quota_are_a_warning() -> None:
 def test_a_port_in_use_is_a_failure() -> None:
     assert system.judge_port("127.0.0.1:1", "").level is Level.OK
     found = system.judge_port("127.0.0.1:1", "Address already in use")
-    assert (found.level, "--port" in found.mend) == (Level.FAIL, True)
+    assert (found.level, "--port" in found.remedy) == (Level.FAIL, True)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.wire.accounts import N_BYTES, AccountTable, ToldAccounts
+from protocol.wire.accounts import N_BYTES, AccountReader, AccountTable
 from tests.worker.engines import Rig
 from worker.engine.fake.record import RECORD_VARIABLE, read_records
 
@@ -52,14 +52,14 @@ def test_the_rows_of_attempts_are_what_was_computed_at_every_moment(
 ) -> None:
     memory = memoryview(bytearray(N_BYTES))
     rig = Rig(n_slots=2, n_batch=16, accounts=AccountTable(memory))
-    told = ToldAccounts(memory)
+    reader = AccountReader(memory)
     for prompt in ("one prompt that is read in steps", "another", "one prompt that is read here"):
         rig.submit(prompt, n_predict=5)
     n_turns = 0
     while not n_turns or rig.engine.n_busy or rig.engine.n_waiting:
         rig.turn()
         n_turns += 1
-        rows, sums = [one.usage for one in told.of(0)], told.sums()
+        rows, sums = [one.usage for one in reader.of(0)], reader.sums()
         assert sum(one.n_read for one in rows) == sums.n_read == recorded()[0]
         assert sum(one.n_predicted for one in rows) == sums.n_predicted == recorded()[1]
         assert sum(one.n_cached for one in rows) == sums.n_cached == rig.engine.counters.n_cached

@@ -308,7 +308,7 @@ def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_chat_tells_its_prompt_where_it_is_asked_for(tells: bool) -> None:
-    message = replace(chat(("user", "hi")), tells_prompt=tells)
+    message = replace(chat(("user", "hi")), returns_prompt=tells)
     told = reader(n_ctx=256).task(TaskKey(1), message).text
     assert told.startswith("<bos><|im_start|>user\nhi") if tells else told == ""
 

@@ -55,7 +55,7 @@ def test_the_file_goes_where_the_model_is_said_to_be(url: str, tmp_path: Path) -
     assert path.read_bytes() == b"GGUF!"
 
 
-def test_what_cannot_be_fetched_ends_the_start_with_the_mend(url: str, tmp_path: Path) -> None:
+def test_what_cannot_be_fetched_ends_the_start_with_the_remedy(url: str, tmp_path: Path) -> None:
     def refused(**fields: object) -> str:
         with pytest.raises(ConfigError) as caught:
             fetched(WorkerConfig(model=str(tmp_path / "x.gguf"), **fields))  # type: ignore[arg-type]

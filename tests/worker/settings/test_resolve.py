@@ -188,7 +188,7 @@ def test_long_runtime_directory_is_refused() -> None:
         resolve(PoolConfig(worker=(fake(),)), runtime_dir="/run/" + "x" * 120, host=flat(1))
 
 
-def test_bad_models_are_named_with_the_mend(tmp_path: Path) -> None:
+def test_bad_models_are_named_with_the_remedy(tmp_path: Path) -> None:
     text = tmp_path / "model.gguf"
     text.write_text("not a model")
     with pytest.raises(ConfigError, match=r"model\.gguf is not a GGUF file"):
