@@ -27,12 +27,15 @@ class GatewayReload:
         children: Children,
         notifier: Notifier,
         reread: Reread,
+        reread_workers: Callable[[float], object],
         *,
         drain_timeout_s: float,
     ) -> None:
+        """`reread_workers` is called after `reread` has succeeded."""
         self._children = children
         self._notifier = notifier
         self._reread = reread
+        self._reread_workers = reread_workers
         self._leaves_within_s = drain_timeout_s + _IDLE_S
         self._handover: Handover | None = None
         self._waiting: list[Launch] = []
@@ -43,7 +46,7 @@ class GatewayReload:
         return f"<GatewayReload {self._handover!r} waiting={len(self._waiting)}>"
 
     def ask(self) -> None:
-        """Replace all gateways; the configuration is read when the replacement begins."""
+        """Replace all gateways, and change the workers; the configuration is read in `turn`."""
         self._is_asked = True
 
     @property
@@ -67,7 +70,7 @@ class GatewayReload:
                 self._finish(self._handover)
         if self._handover is None and not self._waiting and self._is_asked:
             self._is_asked = False
-            self._begin()
+            self._begin(now)
         if self._handover is None and self._waiting:
             self._replace(self._waiting.pop(0), now)
 
@@ -78,7 +81,7 @@ class GatewayReload:
             if (has_left or watch.child.state is ChildState.ENDED) and not is_tried:
                 self._children.watches.remove(watch)
 
-    def _begin(self) -> None:
+    def _begin(self, now: float) -> None:
         self._notifier.reloading()
         self._has_failed = False
         try:
@@ -89,6 +92,8 @@ class GatewayReload:
                 "configuration not reloaded",
                 extra={"cause": error, "action": "everything stays as it was"},
             )
+        else:
+            self._reread_workers(now)
         if not self._waiting:
             self._notifier.send(READY=1)
 

@@ -84,6 +84,7 @@ class Supervisor:
             self._children,
             notifier,
             settings.reread,
+            self._orders.reread,
             drain_timeout_s=settings.drain_timeout_s,
         )
         self._status = SupervisorStatus(
@@ -121,7 +122,6 @@ class Supervisor:
             if number is signal.SIGHUP and not self._console.is_hung_up():
                 logger.info("reloading", extra={"signal": number.name})
                 self._reload.ask()
-                self._orders.reread(now)
             elif self._phase is SupervisorPhase.RUNNING:
                 logger.info("draining", extra={"signal": number.name})
                 self._console.show("\nFinishing running requests; Ctrl-C again ends at once.\n")
@@ -169,7 +169,7 @@ class Supervisor:
             # Without any gateway no request can be served; another supervisor may help.
             is_only = len(self._children.gateways) == 1
             return replace(policy, quarantine_s=None) if is_only else policy
-        if self._orders.on_demand is not None:
+        if self._orders.models is not None:
             # The client gets an error and may request the model again.
             policy = replace(policy, quarantine_s=None)
             return policy if watch.was_ready else replace(policy, max_deaths=1)

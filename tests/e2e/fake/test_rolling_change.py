@@ -227,10 +227,13 @@ def test_sighup_without_a_change_begins_no_rolling_change(kept: Pool) -> None:
 def test_a_broken_configuration_leaves_all_as_it_is(kept: Pool) -> None:
     kept.write("[gatway]\n")
     kept.served.signal(signal.SIGHUP)
-    kept.served.wait_for("configuration not read again .*gatway")
+    kept.served.wait_for("configuration not reloaded .*gatway")
     assert kept.workers() == {"w-1": "ready", "w-2": "ready"}
     assert kept.served.complete("x").status_code == 200
     kept.write(HEAD + WORKERS)
+    kept.served.signal(signal.SIGHUP)
+    kept.served.wait_for("no worker has changed")
+    assert kept.served.text.count("gatway") == 1
 
 
 def test_without_keys_the_admin_api_is_closed_to_tcp(kept: Pool) -> None:
