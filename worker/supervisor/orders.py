@@ -1,8 +1,7 @@
 """Orders of gateways and admins to the supervisor, and its reports to them."""
 
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,106 +21,126 @@ from protocol.process.control import (
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.watch import RESTING, ChildWatch
-from worker.supervisor.control import ControlOrder, ControlPeer, ControlServer
+from worker.supervisor.control import ControlPeer, ControlServer
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.rollout.rollouts import Rollouts
-
-logger = logging.getLogger("supervisor")
 
 _ON_DEMAND = "models are loaded on demand here: POST /models/unload and /models/load, or reload"
 _PROGRESS_STEPS = 20
 
 
 class Orders:
-    """Owns the control channel, and passes each line to the object that carries it out."""
+    """Owns the control channel, and reports to the gateways how the processes are.
 
-    def __init__(
-        self,
-        control: ControlServer,
-        *,
-        rollouts: Rollouts | None = None,
-        on_demand: OnDemand | None = None,
-    ) -> None:
-        """`rollouts` is for a fixed set of workers, `on_demand` for models loaded on demand."""
+    A subclass carries out the orders: `FixedWorkerOrders` or `OnDemandOrders`.
+    """
+
+    def __init__(self, control: ControlServer) -> None:
         self._control = control
-        self._rollouts = rollouts
-        self.on_demand = on_demand
-        self._children: Children | None = None
+        self._watches: Sequence[ChildWatch] = ()
         self._reported = FleetReport()
 
     def __repr__(self) -> str:
-        return f"<Orders {self._control!r} {self._rollouts!r}>"
-
-    def open(self, children: Children, now: float) -> None:
-        """Listen for orders; raises `ConfigError`."""
-        self._children = children
-        self._control.open(children.selector, self._greeting)
-        if self.on_demand is not None:
-            self.on_demand.open(children.watches, children.selector, now)
-        if self._rollouts is not None:
-            self._rollouts.open(children)
-
-    def close(self) -> None:
-        """Close the control channel."""
-        self._control.close()
-        if self.on_demand is not None:
-            self.on_demand.close()
-        if self._rollouts is not None:
-            self._rollouts.close()
+        return f"<{type(self).__name__} {self._control!r}>"
 
     @property
     def models(self) -> tuple[str, ...] | None:
         """Names of the models that are loaded on demand; None if the workers are fixed."""
-        return self.on_demand.models if self.on_demand is not None else None
+        return None
 
     @property
     def keeps_going(self) -> bool:
         """Whether it is normal that no worker runs."""
-        return self.on_demand is not None or (
-            self._rollouts is not None and self._rollouts.keeps_going
-        )
+        return False
+
+    def open(self, children: Children, now: float) -> None:
+        """Listen for orders; raises `ConfigError`."""
+        self._watches = children.watches
+        self._control.open(children.selector, self._greeting)
+
+    def close(self) -> None:
+        """Close the control channel."""
+        self._control.close()
 
     def deadlines(self) -> Iterator[float]:
         """Yield the times at which `turn` must be called."""
-        if self._rollouts is not None:
-            yield from self._rollouts.deadlines()
-        if self.on_demand is not None:
-            yield from self.on_demand.deadlines()
+        return iter(())
 
     def reread(self, now: float) -> None:
         """Read the configuration again after SIGHUP, and replace what has changed."""
-        if self._rollouts is not None:
-            self._rollouts.reread(now)
-        elif self.on_demand is not None:
-            self.on_demand.reread()
 
     def turn(self, now: float) -> None:
         """Carry out new orders, and advance those in progress."""
-        for order in self._control.take():
-            self._carry_out(order, now)
-        if self._rollouts is not None:
-            self._rollouts.turn(now)
-        if self.on_demand is not None:
-            self.on_demand.turn(now)
-
-    def _carry_out(self, order: ControlOrder, now: float) -> None:
-        line, peer = order
-        match line:
-            case Subscribe():
+        for line, peer in self._control.take():
+            if isinstance(line, Subscribe):
                 self._control.answer(peer, self._report(now))
-            case Order() if self.on_demand is not None:
-                self.on_demand.carry_out(line, peer, now)
-            case WorkerOrder() | RolloutOrder() | AbortOrder():
-                self._carry_out_admins(line, peer, now)
-            case Answered() if self._rollouts is not None:
-                self._rollouts.add_answer(line)
+            else:
+                self._carry_out(line, peer, now)
 
-    def _carry_out_admins(
-        self, line: WorkerOrder | RolloutOrder | AbortOrder, peer: ControlPeer, now: float
-    ) -> None:
-        if self._rollouts is None:
-            self._reply(peer, line.id, _ON_DEMAND)
-            return
+    def report_changes(self, now: float) -> None:
+        """Report changed states to the gateways."""
+        report = self._report(now)
+        if _steady(report) != _steady(self._reported):
+            self._reported = report
+            self._control.publish(report)
+
+    def _carry_out(self, line: Line, peer: ControlPeer, now: float) -> None:
+        """Carry out an order; a line that this supervisor does not expect is ignored."""
+
+    def _greeting(self) -> Iterator[Line]:
+        """Yield the first lines of a connection."""
+        return iter(())
+
+    def _report(self, now: float) -> FleetReport:
+        return FleetReport(
+            processes=tuple(_process(one, self._drained(), now) for one in self._watches),
+            rollout=self._rollout_report(now),
+        )
+
+    def _drained(self) -> frozenset[str]:
+        """Return the names of the processes that an admin has taken out of service."""
+        return frozenset()
+
+    def _rollout_report(self, now: float) -> RolloutReport:
+        return RolloutReport()
+
+
+class FixedWorkerOrders(Orders):
+    """Orders to the workers of a configuration: rolling changes, draining and undraining."""
+
+    def __init__(self, control: ControlServer, rollouts: Rollouts) -> None:
+        super().__init__(control)
+        self._rollouts = rollouts
+
+    @property
+    def keeps_going(self) -> bool:
+        """Whether the pool may be without a worker for a while."""
+        return self._rollouts.keeps_going
+
+    def open(self, children: Children, now: float) -> None:
+        """Listen for orders, and take over the workers; raises `ConfigError`."""
+        super().open(children, now)
+        self._rollouts.open(children)
+
+    def close(self) -> None:
+        """Close the control channel and the sockets of a rolling change."""
+        super().close()
+        self._rollouts.close()
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which `turn` must be called."""
+        return self._rollouts.deadlines()
+
+    def reread(self, now: float) -> None:
+        """Read the configuration again, and change the workers that it changes."""
+        self._rollouts.reread(now)
+
+    def turn(self, now: float) -> None:
+        """Carry out new orders, and advance the rolling change."""
+        super().turn(now)
+        self._rollouts.turn(now)
+
+    def _carry_out(self, line: Line, peer: ControlPeer, now: float) -> None:
         match line:
             case RolloutOrder():
                 self._rollouts.begin(line, partial(self._reply, peer, line.id), now)
@@ -131,31 +150,75 @@ class Orders:
                 error, is_unknown = self._rollouts.order_worker(line, now)
                 self.report_changes(now)
                 self._control.answer(peer, Reply(id=line.id, error=error, is_unknown=is_unknown))
+            case Answered():
+                self._rollouts.add_answer(line)
 
     def _reply(self, peer: ControlPeer, number: int, error: str) -> None:
         self.report_changes(time.monotonic())  # the answer comes after the state that it refers to
         self._control.answer(peer, Reply(id=number, error=error))
 
+    def _drained(self) -> frozenset[str]:
+        return self._rollouts.drained
+
+    def _rollout_report(self, now: float) -> RolloutReport:
+        return self._rollouts.report(now)
+
+
+class OnDemandOrders(Orders):
+    """Orders to load and unload models."""
+
+    def __init__(self, control: ControlServer, on_demand: OnDemand) -> None:
+        super().__init__(control)
+        self._on_demand = on_demand
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of the models that can be loaded."""
+        return self._on_demand.models
+
+    @property
+    def keeps_going(self) -> bool:
+        """Whether it is normal that no worker runs: it always is."""
+        return True
+
+    def open(self, children: Children, now: float) -> None:
+        """Listen for orders, and load the models of the start; raises `ConfigError`."""
+        super().open(children, now)
+        self._on_demand.open(children.watches, children.selector, now)
+
+    def close(self) -> None:
+        """Close the control channel, and cancel all downloads."""
+        super().close()
+        self._on_demand.close()
+
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which `turn` must be called."""
+        return self._on_demand.deadlines()
+
+    def reread(self, now: float) -> None:
+        """Look for models again."""
+        self._on_demand.reread()
+
+    def turn(self, now: float) -> None:
+        """Carry out new orders, and unload what no gateway needs."""
+        super().turn(now)
+        self._on_demand.turn(now)
+
     def report_changes(self, now: float) -> None:
-        """Report changed states to the gateways."""
-        if self.on_demand is not None:
-            self.on_demand.report_changes()
-        report = self._report(now)
-        if _steady(report) != _steady(self._reported):
-            self._reported = report
-            self._control.publish(report)
+        """Report changed states of models and processes to the gateways."""
+        self._on_demand.report_changes()
+        super().report_changes(now)
+
+    def _carry_out(self, line: Line, peer: ControlPeer, now: float) -> None:
+        match line:
+            case Order():
+                self._on_demand.carry_out(line, peer, now)
+            case WorkerOrder() | RolloutOrder() | AbortOrder():
+                self.report_changes(now)
+                self._control.answer(peer, Reply(id=line.id, error=_ON_DEMAND))
 
     def _greeting(self) -> Iterator[Line]:
-        if self.on_demand is not None:
-            yield from self.on_demand.greeting()
-
-    def _report(self, now: float) -> FleetReport:
-        watches = self._children.watches if self._children is not None else []
-        drained = self._rollouts.drained if self._rollouts is not None else frozenset()
-        return FleetReport(
-            processes=tuple(_process(watch, drained, now) for watch in watches),
-            rollout=self._rollouts.report(now) if self._rollouts else RolloutReport(),
-        )
+        return self._on_demand.greeting()
 
 
 def _process(watch: ChildWatch, drained: frozenset[str], now: float) -> ProcessReport:
