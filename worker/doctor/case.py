@@ -31,9 +31,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A pool on a host; of an invalid configuration, the part that could be read."""
+    """A pool on a host."""
 
     pool: PoolConfig
+    """The defaults if the configuration cannot be read."""
+    is_readable: bool
+    """Whether the configuration could be read; it may be invalid all the same."""
     fault: str
     """Error of the configuration; empty if it is valid."""
     placements: tuple[str, ...]
@@ -89,6 +92,7 @@ def opened(pool: PoolConfig, fault: str, folder: Path, asked: Asked) -> Case:
     pool, placements, problem = resolved(pool, host)
     return Case(
         pool=pool,
+        is_readable=not fault,
         fault=fault or problem,
         placements=placements,
         host=host,

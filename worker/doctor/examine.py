@@ -30,11 +30,13 @@ _LIMIT_S = 60.0
 
 
 def examine(case: Case) -> Iterator[Finding]:
-    """Yield the findings of all checks, one by one."""
+    """Yield the findings of all checks, one by one; those of the host alone if the configuration
+    cannot be read.
+    """
     asked = cache(lambda: case.ask("worker.llama.files.inspect", worker=_first(case)))
     host = _HostChecks(case, asked)
     models = _ModelChecks(case, asked)
-    checks: tuple[tuple[str, Check, float], ...] = (
+    of_host: tuple[tuple[str, Check, float], ...] = (
         (packages.PYTHON, host.python, _LIMIT_S),
         (packages.PACKAGES, host.packages, _LIMIT_S),
         ("config", host.config, _LIMIT_S),
@@ -42,9 +44,11 @@ def examine(case: Case) -> Iterator[Finding]:
         (library.CPU, host.cpu, _LIMIT_S),
         (gpu.GPU, host.gpu, _LIMIT_S),
         (system.ZMQ, host.zeromq, _LIMIT_S),
+        (system.FILES, host.files, _LIMIT_S),
+    )
+    of_pool: tuple[tuple[str, Check, float], ...] = (
         (keys.KEYS, host.keys, _LIMIT_S),
         (keys.LINKS, host.links, _LIMIT_S),
-        (system.FILES, host.files, _LIMIT_S),
         (system.SHM, host.shm, _LIMIT_S),
         (system.GROUP, host.group, _LIMIT_S),
         (system.OPENMP, host.openmp, _LIMIT_S),
@@ -56,7 +60,7 @@ def examine(case: Case) -> Iterator[Finding]:
         ("placement", host.placement, _LIMIT_S),
         (gpu.LOAD, models.load, case.asked.limit_s * max(1, len(case.workers)) + _LIMIT_S),
     )
-    for name, check, limit_s in checks:
+    for name, check, limit_s in of_host + of_pool if case.is_readable else of_host:
         yield from guarded(name, check, limit_s)
 
 
@@ -81,7 +85,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
 
 
 class _HostChecks:
-    """Checks that do not depend on a model."""
+    """Checks that read no model."""
 
     def __init__(self, case: Case, library: Ask) -> None:
         self._case = case
@@ -95,7 +99,8 @@ class _HostChecks:
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:
-            remedy = "correct this first: until then, the lines below may be about defaults"
+            rest = "addresses, keys, models and memory are checked after that"
+            remedy = "correct this" if self._case.is_readable else f"correct this; {rest}"
             yield fail("config", self._case.fault, remedy)
         else:
             n = len(self._case.pool.worker)

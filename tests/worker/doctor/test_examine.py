@@ -96,7 +96,14 @@ def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path
         "config",
         "model",
     ]
-    assert "lines below may be about defaults" in found[0].remedy
+
+
+def test_of_a_configuration_that_cannot_be_read_only_the_host_is_examined(tmp_path: Path) -> None:
+    case = opened(PoolConfig(), "pool.toml: no such key", tmp_path, Asked(loads=False))
+    found = {finding.name: finding for finding in examine(case)}
+    assert found["config"].text == "pool.toml: no such key"
+    assert {"python", "llama.cpp", "gpu", "zeromq", "files"} <= found.keys()
+    assert not {"port", "runtime_dir", "model", "memory", "placement", "load"} & found.keys()
 
 
 # ---- probing ----------------------------------------------------------------------------------
