@@ -16,9 +16,8 @@ from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
-from protocol.endpoint import bound
+from protocol.endpoint import bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
-from protocol.gateway_endpoints import endpoint_of
 from protocol.process import logs
 from protocol.process.notify import Notifier
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
@@ -124,7 +123,7 @@ def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:
     count, limits = config.gateways, config.limits
     return replace(
         config,
-        bind=tuple(endpoint_of(endpoint, index) for endpoint in config.bind),
+        bind=tuple(gateway_endpoint(endpoint, index) for endpoint in config.bind),
         queue_size=-(-config.queue_size // count),
         limits=replace(
             limits,

@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from protocol.errors import ConfigError
 
@@ -84,6 +85,23 @@ def dialled(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]
                 "set --worker-curve-key FILE.key and --gateway-keys FILE.pub, or use ipc://PATH"
             )
     return found
+
+
+def gateway_endpoint(endpoint: str, index: int) -> str:
+    """Return what the gateway of this index binds where `endpoint` is configured.
+
+    Gateway 0 binds `endpoint` itself; the others `ipc://NAME-1.sock`, or the following ports of
+    tcp. Raises `ConfigError`.
+    """
+    if index == 0:
+        return endpoint
+    if endpoint.startswith("ipc://"):
+        path = PurePath(endpoint.removeprefix("ipc://"))
+        return f"ipc://{path.with_name(f'{path.stem}-{index}{path.suffix}')}"
+    head, _, port = endpoint.rpartition(":")
+    if not head.startswith("tcp:") or not port.isdigit() or not 0 < int(port) + index < 65536:
+        raise ConfigError(f"gateway.bind: {endpoint}: several gateways need a path or a port each")
+    return f"{head}:{int(port) + index}"
 
 
 def _ipc_path(text: str, key: str) -> str:

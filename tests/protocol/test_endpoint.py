@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.endpoint import Endpoint, bound, dialled, read_endpoint
+from protocol.endpoint import Endpoint, bound, dialled, gateway_endpoint, read_endpoint
 from protocol.errors import ConfigError
 
 
@@ -80,3 +80,25 @@ def test_a_worker_is_told_which_keys_it_lacks() -> None:
     with pytest.raises(ConfigError, match=r"tcp needs keys.*--worker-curve-key.*--gateway-keys"):
         dialled(["tcp://h:1"], has_keys=False)
     assert dialled(["ipc://a"], has_keys=False) == (Endpoint("ipc://a"),)
+
+
+@pytest.mark.parametrize(
+    ("index", "endpoint", "own"),
+    [
+        (0, "ipc:///run/x/workers.sock", "ipc:///run/x/workers.sock"),
+        (2, "ipc:///run/x/workers.sock", "ipc:///run/x/workers-2.sock"),
+        (0, "tcp://10.0.0.1:*", "tcp://10.0.0.1:*"),
+        (2, "tcp://10.0.0.1:7000", "tcp://10.0.0.1:7002"),
+        (1, "tcp://[::1]:7000", "tcp://[::1]:7001"),
+    ],
+)
+def test_each_of_several_gateways_has_an_endpoint_of_its_own(
+    index: int, endpoint: str, own: str
+) -> None:
+    assert gateway_endpoint(endpoint, index) == own
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://10.0.0.1:*", "tcp://10.0.0.1:65535", "inproc://x"])
+def test_an_endpoint_without_a_path_or_a_port_is_for_one_gateway(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="several gateways need a path or a port each"):
+        gateway_endpoint(endpoint, 1)

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
-from protocol.endpoint import UNIX_PATH_MAX, bound, dialled
+from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
-from protocol.gateway_endpoints import endpoint_of
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
 from worker.prompt.api_like_oai_template import formatted
@@ -314,7 +313,7 @@ def _dialled(
 ) -> tuple[str, ...]:
     """Return the endpoints that a worker dials: its own, or one of each gateway here."""
     local = next(one for one in bind if one.startswith("ipc://"))
-    own = tuple(endpoint_of(local, index) for index in range(gateway.gateways))
+    own = tuple(gateway_endpoint(local, index) for index in range(gateway.gateways))
     has_keys = bool(worker.curve_key_file and worker.gateway_keys)
     return tuple(one.text for one in dialled(worker.connect or own, has_keys=has_keys))
 
