@@ -1,13 +1,12 @@
 """What this server does not support: a table of request fields and one of endpoints.
 
-A field that no reader reads is one of three kinds:
+`REFUSED_FIELDS` are those on which llama-server or OpenAI act, and this server does not yet. A
+value that asks for something gets a 400 that names the field; null, or the value that asks for
+nothing, passes.
 
-- `REFUSED_FIELDS`: llama-server or OpenAI act on it, this server does not yet. A value that asks
-  for something gets a 400 that names the field; null, or the value that asks for nothing, passes.
-- `HARMLESS_FIELDS`: it changes no answer (an account label, a storage flag, a hint for speed), so
-  it passes.
-- Any other field is ignored, as llama-server ignores it: clients such as Open WebUI send fields of
-  their own to every server.
+Any other field that is not read is ignored, as llama-server ignores it: some change no answer (a
+label of an account, a hint for speed), and clients such as Open WebUI send their own to every
+server.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -48,21 +47,6 @@ REFUSED_FIELDS: Mapping[str, Refusal] = {
     "parse_tool_calls": ("choosing the chat parser is not supported yet", other_than(True)),
 }
 """The fields that endpoints refuse, unless they read them or have a row of their own."""
-
-HARMLESS_FIELDS: Mapping[str, str] = {
-    "metadata": "labels for a dashboard",
-    "store": "asks OpenAI to keep the answer for its dashboard",
-    "service_tier": "a price class",
-    "safety_identifier": "a label of the account holder's user",
-    "prompt_cache_retention": "a hint for the cache",
-    "prompt_cache_options": "a hint for the cache",
-    "verbosity": "a hint to the model that no template here reads",
-    "n_cache_reuse": "a hint for the cache",
-    "prediction": "a hint for speed",
-    "audio": "the voice of an answer in sound, which `modalities` asks for",
-    "suffix": "asks /v1/completions for an insertion; other endpoints have none",
-    "tokenize": "asks for the shape of api_like_OAI.py, which /completion never had",
-}
 
 
 def refuse_unsupported(
