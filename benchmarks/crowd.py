@@ -6,6 +6,8 @@ what that takes: memory, delay of the loop, time to decide, CPU time a token, ti
 """
 
 import asyncio
+import itertools
+import math
 import resource
 import socket
 import statistics
@@ -19,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.gateway import Fake, running_gateway, stream
 from benchmarks.processes import core_use, leave_one_core
+from gateway.feed.history import quantile
 
 FILES = 16_000
 STREAM_S = 20.0
@@ -93,15 +96,13 @@ def buckets(text: str, name: str) -> Buckets:
     }
 
 
-def quantile(before: Buckets, after: Buckets, q: float) -> float:
-    """Return a quantile of what came between, in ms: the place within its bucket is estimated."""
-    rows = [(bound, n - before.get(bound, 0)) for bound, n in sorted(after.items())]
-    wanted, low, below = q * rows[-1][1], 0.0, 0.0
-    for bound, n in rows:
-        if n >= wanted and n > below:
-            return 1000 * (low + (bound - low) * (wanted - below) / (n - below))
-        low, below = bound, n
-    return float("nan")
+def quantile_ms(before: Buckets, after: Buckets, share: float) -> float:
+    """Return a quantile of what came between, in ms; not a number if nothing came."""
+    bounds = sorted(after)
+    sums = [after[bound] - before.get(bound, 0) for bound in bounds]
+    counts = {i: n - below for i, (below, n) in enumerate(itertools.pairwise([0.0, *sums]))}
+    found = quantile(counts, bounds, share)
+    return math.nan if found is None else 1000 * found
 
 
 async def streams(port: int, crowd: Crowd) -> int:
@@ -155,7 +156,7 @@ def measure(crowd: Crowd) -> None:
 
 def two(before: Buckets, after: Buckets, factor: float, unit: str) -> str:
     """Write p50 and p99."""
-    p50, p99 = (quantile(before, after, q) * factor for q in (0.5, 0.99))
+    p50, p99 = (quantile_ms(before, after, share) * factor for share in (0.5, 0.99))
     return f"{p50:.1f}, {p99:.1f} {unit}"
 
 

@@ -135,30 +135,35 @@ class RecentMinutes:
             round((last.n_predicted - first.n_predicted) / seconds, 1),
             round(n_prompt / seconds, 1),
             round(n_cached / (n_prompt + n_cached), 3) if n_prompt + n_cached > 0 else None,
-            quantile(ttft, self._bounds_s, 0.5),
-            quantile(ttft, self._bounds_s, 0.95),
+            self._ttft(ttft, 0.5),
+            self._ttft(ttft, 0.95),
             last.n_busy,
             last.n_slots,
             sum(one.n_waiting for one in now),
             sum(one.n_moved for one in now),
         ]
 
+    def _ttft(self, counts: Mapping[int, int], share: float) -> float | None:
+        found = quantile(counts, self._bounds_s, share)
+        return None if found is None else round(found, 4)
 
-def quantile(counts: Mapping[int, int], bounds: Sequence[float], share: float) -> float | None:
+
+def quantile(counts: Mapping[int, float], bounds: Sequence[float], share: float) -> float | None:
     """Return the value below which this share lies, as Prometheus' `histogram_quantile` does.
 
-    None without a value; the highest finite bound for what lies beyond it.
+    `counts` are those of single buckets by index, not cumulative. None if all are 0; the highest
+    finite bound for what lies beyond it.
     """
     rank = share * sum(counts.values())
     if not rank:
         return None
-    below = 0
+    below = 0.0
     for index in sorted(counts):
         if below + counts[index] >= rank:
             low = bounds[index - 1] if index else 0.0
             high = bounds[index] if index < len(bounds) else math.inf
             if math.isinf(high):
                 return low
-            return round(low + (high - low) * (rank - below) / counts[index], 4)
+            return low + (high - low) * (rank - below) / counts[index]
         below += counts[index]
     raise AssertionError("the last bucket reaches every rank")
