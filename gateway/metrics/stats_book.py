@@ -10,11 +10,10 @@ from itertools import zip_longest
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from protocol.wire.facts import Stats
+from protocol.wire.facts import NOT_SUMMED, Stats
 
-_LATEST = ("n_kv_used", "n_kv_busy", "n_kv", "n_branches", "n_host_bytes", "link_lag_s")
 _LARGEST, _LISTED = "n_tokens_max", "accepted_at"
-SUMMED = tuple(f.name for f in fields(Stats) if f.name not in (*_LATEST, _LARGEST, _LISTED))
+SUMMED = tuple(f.name for f in fields(Stats) if f.metadata != NOT_SUMMED)
 """Fields of `Stats` that only grow during a run of a worker, and are added up over all runs."""
 _values = attrgetter(*SUMMED)
 _json_values = itemgetter(*SUMMED)

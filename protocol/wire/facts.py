@@ -1,6 +1,7 @@
 """Values in messages: model cards, counters, times, probabilities, slots."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.wire.sampling import SamplingParams
@@ -87,11 +88,16 @@ class ModelCard:
     """The prompt of an infill begins with the suffix."""
 
 
+NOT_SUMMED: Mapping[str, bool] = {"is_summed": False}
+"""Marks a field of `Stats` of which only the newest value counts."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """Counters since the worker started; the gateway keeps the sums of dead workers.
+    """Counters since the worker started; the gateway adds them up over all runs of a worker.
 
-    Not frozen: the engine counts in a subclass, and sends copies.
+    A field that does not only grow is `NOT_SUMMED`. Not frozen: the engine counts in a subclass,
+    and sends copies.
     """
 
     n_prompt: int = 0
@@ -103,11 +109,11 @@ class Stats:
     n_decode: int = 0
     n_busy: int = 0
     """Busy slots summed over `n_decode` decode calls."""
-    n_tokens_max: int = 0
-    n_kv_used: int = 0
-    n_kv_busy: int = 0
+    n_tokens_max: int = field(default=0, metadata=NOT_SUMMED)
+    n_kv_used: int = field(default=0, metadata=NOT_SUMMED)
+    n_kv_busy: int = field(default=0, metadata=NOT_SUMMED)
     """Of these, cells that running tasks hold, including some that idle texts share."""
-    n_kv: int = 0
+    n_kv: int = field(default=0, metadata=NOT_SUMMED)
     decode_s: float = 0.0
     sample_s: float = 0.0
     step_s: float = 0.0
@@ -120,20 +126,20 @@ class Stats:
     """Prompt tokens that were brought back from the host's memory."""
     n_preempted: int = 0
     """Times that a task gave its cells to others for a while."""
-    n_branches: int = 0
+    n_branches: int = field(default=0, metadata=NOT_SUMMED)
     """Cached sequences beside those of the slots."""
-    n_host_bytes: int = 0
+    n_host_bytes: int = field(default=0, metadata=NOT_SUMMED)
     """Size of the copies in the host's memory."""
     n_draft: int = 0
     """Tokens drafted by speculative decoding."""
     n_draft_accepted: int = 0
     n_drafts: int = 0
     """Drafts that were judged."""
-    accepted_at: tuple[int, ...] = ()
+    accepted_at: tuple[int, ...] = field(default=(), metadata=NOT_SUMMED)
     """Accepted tokens by their position in the draft."""
     n_faults: int = 0
     """Tasks that ended by an exception that no task should cause."""
-    link_lag_s: float = 0.0
+    link_lag_s: float = field(default=0.0, metadata=NOT_SUMMED)
     """The longest that anything waited for the link's thread since the last heartbeat."""
 
 
