@@ -116,3 +116,13 @@ async def reach(stream: TaskStream, kind: type[m.TaskMessage]) -> m.TaskMessage:
         message = await stream.receive()
         if isinstance(message, kind):
             return message
+
+
+async def begun(rig: Rig, fake: FakeWorker, prompt: str, n: int, **params: object) -> TaskStream:
+    """Submit a task and write n tokens of its answer, one after the other."""
+    stream = rig.generate(prompt, **params)
+    await fake.got(m.Generate)
+    for _ in range(n):
+        await fake.step()
+        assert isinstance(await reach(stream, m.Delta), m.Delta)
+    return stream

@@ -8,13 +8,13 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from gateway.pool.stream import Resumed, TaskStream
+from gateway.pool.stream import Resumed
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import codec, side_tasks
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions, token_of
 from tests.fakes.worker import FakeWorker, failed
-from tests.gateway.rig import SLOW, Rig, one_more, reach, text_of
+from tests.gateway.rig import SLOW, Rig, begun, one_more, reach, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail_if_they_may
 async def stream_fails(rig: Rig) -> None:
     loop = asyncio.get_running_loop()
     async with rig.workers(SLOW) as [fake]:
-        stream = rig.generate()
-        await fake.got(m.Generate)
-        await fake.step()
-        await reach(stream, m.Delta)
+        stream = await begun(rig, fake, "one two three", 1)
         died_at = loop.time()
         await fake.die()
         with pytest.raises(TaskError, match="lost") as caught:
@@ -70,16 +67,6 @@ async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig
             assert done.slot == 1
             await rig.pool.slots()
     assert rig.metrics.stats.totals()["n_predicted"] == 4
-
-
-async def begun(rig: Rig, fake: FakeWorker, prompt: str, n: int, **params: object) -> TaskStream:
-    """Submit a task and write n tokens of its answer, one after the other."""
-    stream = rig.generate(prompt, **params)
-    await fake.got(m.Generate)
-    for _ in range(n):
-        await fake.step()
-        assert isinstance(await reach(stream, m.Delta), m.Delta)
-    return stream
 
 
 async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(rig: Rig) -> None:
