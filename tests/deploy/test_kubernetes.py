@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,12 @@ Manifest = dict[str, Any]
 
 
 def render(overlay: str) -> list[Manifest]:
+    """Return the manifests of an overlay, which a test may change."""
+    return deepcopy(_rendered(overlay))
+
+
+@cache
+def _rendered(overlay: str) -> list[Manifest]:
     """Render an overlay with the real kubectl; skip where there is none, or an old one."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
