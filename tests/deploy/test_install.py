@@ -35,6 +35,7 @@ def test_a_tree_is_installed_runs_and_is_removed(tmp_path: Path) -> None:
         "/etc/llamapool/pool.toml",
     } <= found
     assert not [name for name in found if "site-packages/pytest" in name or "/ruff" in name]
+    assert not [name for name in found if "/tests/" in name]
     unit = (tmp_path / "usr/local/lib/systemd/system/llamapool.service").read_text()
     assert "ExecStart=/usr/local/bin/llamapool serve" in unit
     assert not re.search("@[A-Z]+@", unit)
