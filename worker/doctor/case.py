@@ -9,7 +9,7 @@ from pathlib import Path
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
-from worker.doctor.child import ChildOutcome, run
+from worker.host.child import ChildOutcome, run
 from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.settings import resolve

@@ -12,9 +12,9 @@ from pathlib import Path
 from protocol.config.config import WorkerConfig
 from worker.doctor import gpu, keys, library, model, packages, probe, system
 from worker.doctor.case import Case, write
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
+from worker.host.child import ChildOutcome
 from worker.host.topology import free_memory, gpu_files, group_memory, text_of
 from worker.host.weights import maps
 from worker.settings.gguf_header import cache_bytes, read_header
@@ -114,7 +114,7 @@ class _HostChecks:
         yield library.judge_cpu(library.features(system_info) or _built(), _flags())
 
     def gpu(self) -> Iterator[Finding]:
-        names, fault = gpu.read_driver(self._case.ask("worker.doctor.readers.nvml"))
+        names, fault = gpu.read_driver(self._case.ask("worker.host.nvml"))
         facts = self._library().facts
         yield gpu.judge_gpu(
             gpu.GpuFacts(

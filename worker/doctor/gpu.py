@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.doctor.library import PORTABLE, REBUILD
+from worker.host.child import ChildOutcome
 from worker.supervisor.children.exit_reasons import explain
 
 GPU, LOAD = "gpu", "load"

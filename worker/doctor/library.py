@@ -4,8 +4,8 @@ import re
 import signal
 from collections.abc import Mapping
 
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, ok, warn
+from worker.host.child import ChildOutcome
 from worker.supervisor.children.exit_reasons import explain
 
 LIBRARY, CPU = "llama.cpp", "cpu"

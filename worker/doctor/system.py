@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.config.config import PoolConfig, WorkerConfig
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Finding, fail, mib, ok, warn
+from worker.host.child import ChildOutcome
 
 FILES, SHM, MEMORY, MLOCK, GROUP = "files", "shm", "memory", "mlock", "cgroup"
 PORT, RUNTIME, ZMQ, OPENMP = "port", "runtime_dir", "zeromq", "openmp"

@@ -1,4 +1,4 @@
-"""The machine's hardware, and which part of it each worker gets.
+"""The machine's hardware, which part of it each worker gets, and children that ask its drivers.
 
 Imported by the settings, the supervisor and the doctor.
 """

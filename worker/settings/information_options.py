@@ -8,7 +8,7 @@ import click
 from click.shell_completion import BashComplete
 
 from protocol.version import version
-from worker.doctor import child
+from worker.host import child
 from worker.settings.hub_cache import cached_models
 
 _LIMIT_S = 120.0

@@ -183,14 +183,14 @@ class ControlServer:
     def _serve(self, peer: ControlPeer) -> None:
         peer.send()
         for text in peer.read():
-            self._hear(peer, text)
+            self._receive(peer, text)
         peer.listen(lambda: self._serve(peer))
         self._sweep()
 
     def _sweep(self) -> None:
         self._peers = [peer for peer in self._peers if peer.is_open]
 
-    def _hear(self, peer: ControlPeer, text: bytes) -> None:
+    def _receive(self, peer: ControlPeer, text: bytes) -> None:
         try:
             line = decode(text)
         except ControlError as error:

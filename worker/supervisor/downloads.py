@@ -24,7 +24,7 @@ _LONGEST_LINE = 1 << 20
 class _Running:
     model: str
     process: "subprocess.Popen[bytes]"
-    heard: bytes = b""
+    unread: bytes = b""
     error: str = ""
 
 
@@ -70,7 +70,7 @@ class ModelDownloads:
         assert self._selector is not None and process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
         one = self._running[model] = _Running(model, process)
-        self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._hear(one))
+        self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._read(one))
 
     def cancel(self, model: str) -> bool:
         """Cancel a download; return False if there is none."""
@@ -85,14 +85,14 @@ class ModelDownloads:
         for one in list(self._running.values()):
             self._reap(one)
 
-    def _hear(self, one: _Running) -> None:
+    def _read(self, one: _Running) -> None:
         assert one.process.stdout is not None
         data = os.read(one.process.stdout.fileno(), _CHUNK)
-        *lines, one.heard = (one.heard + data).split(b"\n")
+        *lines, one.unread = (one.unread + data).split(b"\n")
         for line in lines:
             self._take(one, line)
-        if len(one.heard) > _LONGEST_LINE:
-            one.heard = b""
+        if len(one.unread) > _LONGEST_LINE:
+            one.unread = b""
         if not data:
             self._finish(one)
 

@@ -81,16 +81,16 @@ class Handover:
 
     def _advance(self, now: float, leaves_within_s: float) -> bool:
         """Take one step if its condition is met."""
-        told, asked = self.new.child.told, self.old.child.told
+        new, old = self.new.child.reports, self.old.child.reports
         if not self._has_old and self.old.child.state is not ChildState.ENDED:
             self.old.due_at = self._ends_at  # it has died: the new one serves before it is back
         match self._step:
-            case HandoverStep.PREPARING if "X_PREPARED" in told:
+            case HandoverStep.PREPARING if "X_PREPARED" in new:
                 self._go_on(self.new, HandoverStep.BINDING)
-            case HandoverStep.BINDING if "X_BOUND" in told:
+            case HandoverStep.BINDING if "X_BOUND" in new:
                 self._go_on(self.old, HandoverStep.TELLING)
-            case HandoverStep.TELLING if "X_ASIDE" in asked or not self._has_old:
-                self._n_workers = _number(asked.get("X_ASIDE", "")) if self._has_old else 0
+            case HandoverStep.TELLING if "X_ASIDE" in old or not self._has_old:
+                self._n_workers = _number(old.get("X_ASIDE", "")) if self._has_old else 0
                 self._joined_by = min(now + _JOIN_S, self._ends_at)
                 self._step = HandoverStep.JOINING
             case HandoverStep.JOINING if self._is_joined(now):
@@ -102,7 +102,7 @@ class Handover:
         return True
 
     def _is_joined(self, now: float) -> bool:
-        text = self.new.child.told.get("X_WORKERS", "")
+        text = self.new.child.reports.get("X_WORKERS", "")
         return now >= self._joined_by or (bool(text) and _number(text) >= self._n_workers)
 
     def _go_on(self, watch: ChildWatch, step: HandoverStep) -> None:
@@ -120,7 +120,7 @@ class Handover:
             extra={
                 "child": self._launch.name,
                 "pid": self.new.child.pid,
-                "n_workers": _number(self.new.child.told.get("X_WORKERS", "")),
+                "n_workers": _number(self.new.child.reports.get("X_WORKERS", "")),
             },
         )
 
@@ -134,7 +134,7 @@ class Handover:
             },
         )
         if self._step is not HandoverStep.PREPARING:
-            self.old.child.told.pop("X_ASIDE", None)
+            self.old.child.reports.pop("X_ASIDE", None)
             self.old.child.kill(signal.SIGUSR2)
         self._step = HandoverStep.FAILED
         if not self._has_old:

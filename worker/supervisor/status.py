@@ -72,8 +72,8 @@ class SupervisorStatus:
 
     def _requests(self) -> str:
         """Describe the requests of all gateways; empty before the first has reported."""
-        told = [w.child.told for w in self._children.gateways if w.child.is_alive]
-        counts = [(one["X_RUNNING"], one["X_WAITING"]) for one in told if "X_WAITING" in one]
+        reports = [w.child.reports for w in self._children.gateways if w.child.is_alive]
+        counts = [(one["X_RUNNING"], one["X_WAITING"]) for one in reports if "X_WAITING" in one]
         if not counts:
             return ""
         n_running, n_waiting = (sum(map(int, column)) for column in zip(*counts, strict=True))

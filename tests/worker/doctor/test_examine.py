@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
-from worker.doctor import child, probe
+from worker.doctor import probe
 from worker.doctor.case import Asked, opened
 from worker.doctor.examine import examine, guarded
 from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
 from worker.doctor.library import judge_library
+from worker.host import child
 from worker.host.topology import read_host
 
 pytestmark = pytest.mark.slow

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.gpu import GpuFacts, judge_gpu, judge_load, mib_on_gpus, read_driver
+from worker.host.child import ChildOutcome
 
 CUDA = {"name": "CUDA0", "description": "NVIDIA H200", "kind": "gpu", "free": 2**37, "total": 2**37}
 HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}

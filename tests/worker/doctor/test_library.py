@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.library import cpu_flags, features, judge_cpu, judge_library, missing, unused
 from worker.doctor.readers.elf import built_for
+from worker.host.child import ChildOutcome
 
 INFO = "CPU : SSE3 = 1 | AVX = 1 | AVX2 = 1 | FMA = 1 | NEON = 0 | OPENMP = 1 | REPACK = 1 | "
 HASWELL = frozenset(["pni", "ssse3", "avx", "avx2", "f16c", "fma", "bmi2"])

@@ -6,10 +6,10 @@ import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import system
-from worker.doctor.child import ChildOutcome
 from worker.doctor.finding import Level
 from worker.doctor.packages import judge_packages, judge_python
 from worker.doctor.system import Need
+from worker.host.child import ChildOutcome
 
 GIB = 2**30
 

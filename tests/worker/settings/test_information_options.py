@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from tests.worker.settings.test_hub import fill
 from worker import cli
-from worker.doctor import child
-from worker.doctor.child import ChildOutcome
+from worker.host import child
+from worker.host.child import ChildOutcome
 
 
 def printed(*args: str) -> str:

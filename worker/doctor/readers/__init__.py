@@ -1,1 +1,1 @@
-"""Reading files, drivers and libraries for the doctor: ELF, NVML, ZeroMQ."""
+"""Reads files and libraries for the doctor: ELF, ZeroMQ."""

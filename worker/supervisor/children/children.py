@@ -81,7 +81,7 @@ class Children:
             elif watch.leaves_by is not None and not watch.is_killed:
                 yield watch.leaves_by
             if watch.is_timed:
-                yield watch.heard_at + watch.child.launch.watchdog_s
+                yield watch.beat_at + watch.child.launch.watchdog_s
 
     # ---- start --------------------------------------------------------------------------------
 
@@ -108,13 +108,13 @@ class Children:
                 self._judge(watch, now)
             return
         assert child.log is not None and child.stderr is not None
-        hears = (
+        readers = (
             partial(self._pass_on, child.log),
             partial(self._log_stderr, child, child.stderr),
-            partial(self._hear, watch),
+            partial(self._read_reports, watch),
         )
-        for fd, heard in zip(child.fds, hears, strict=True):
-            self.selector.register(fd, selectors.EVENT_READ, heard)
+        for fd, read in zip(child.fds, readers, strict=True):
+            self.selector.register(fd, selectors.EVENT_READ, read)
         logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
 
     def _env_of(self, watch: ChildWatch) -> dict[str, str]:
@@ -130,20 +130,20 @@ class Children:
     def _log_stderr(self, child: ManagedChild, output: Output) -> None:
         log_stderr(child, output.read())
 
-    def _hear(self, watch: ChildWatch) -> None:
+    def _read_reports(self, watch: ChildWatch) -> None:
         child = watch.child
         for report in child.read_reports():
-            child.told.update(report)
+            child.reports.update(report)
             child.url = report.get("X_URL", child.url)
             child.reason = report.get("X_REASON", child.reason)
             if "X_PROGRESS" in report:
                 child.progress = fraction(report["X_PROGRESS"])
                 self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
             if "WATCHDOG" in report:
-                watch.heard_at = time.monotonic()
+                watch.beat_at = time.monotonic()
             if "READY" in report and child.state is ChildState.STARTING:
                 child.become(ChildState.READY)
-                watch.ready_at = watch.heard_at = time.monotonic()
+                watch.ready_at = watch.beat_at = time.monotonic()
                 watch.was_ready = True
                 logger.info("process ready", extra={"child": child.launch.name, "pid": child.pid})
 
@@ -161,7 +161,7 @@ class Children:
         watch.exit_code = code
         for fd in child.fds:
             self.selector.unregister(fd)
-        self._hear(watch)
+        self._read_reports(watch)
         log, stderr = child.close()
         self._console.lines(log)
         log_stderr(child, stderr)
@@ -193,7 +193,7 @@ class Children:
         """Kill the processes that report no progress, and those that did not leave in time."""
         for watch in self.watches:
             limit = watch.child.launch.watchdog_s
-            if watch.is_timed and now - watch.heard_at >= limit:
+            if watch.is_timed and now - watch.beat_at >= limit:
                 logger.error(
                     "process makes no progress",
                     extra={

@@ -12,8 +12,6 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO
 
 from protocol.process.logs import LOG_FD_VARIABLE, stream_id
 from worker.supervisor.children.launch import Launch
@@ -89,7 +87,7 @@ class ManagedChild:
         """Its own report of why it cannot work; may be empty."""
         self.last_words = ""
         """The last output of a library that aborted the process."""
-        self.told: dict[str, str] = {}
+        self.reports: dict[str, str] = {}
         """The last value of each field that it has reported."""
         self.log: Output | None = None
         self.stderr: Output | None = None
@@ -123,7 +121,7 @@ class ManagedChild:
         `env` has variables of this run alone. Raises `OSError`, and then leaves nothing open, if
         the system has no processes, descriptors or memory left.
         """
-        self.progress, self.reason, self.last_words, self.told = 0.0, "", "", {}
+        self.progress, self.reason, self.last_words, self.reports = 0.0, "", "", {}
         try:
             self._listen()
             self.log = Output()
@@ -217,18 +215,11 @@ class ManagedChild:
 
 @contextlib.contextmanager
 def _readable(data: bytes) -> Iterator[int]:
-    """Open a descriptor from which these bytes can be read."""
+    """Open a descriptor from which these bytes can be read; they are in memory only."""
     if not data:
         yield subprocess.DEVNULL
         return
-    with _nameless() as file:
+    with os.fdopen(os.memfd_create("stdin"), "w+b") as file:
         file.write(data)
         file.seek(0)
         yield file.fileno()
-
-
-def _nameless() -> IO[bytes]:
-    """Open a file without a name; on Linux it exists in memory only."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("stdin"), "w+b")
-    return TemporaryFile()

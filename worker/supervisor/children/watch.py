@@ -23,7 +23,7 @@ class ChildWatch:
     ready_at: float = 0.0
     was_ready: bool = False
     """Whether any of its runs became READY."""
-    heard_at: float = 0.0
+    beat_at: float = 0.0
     """Time of its last watchdog message since READY."""
     n_starts: int = 0
     exit_code: int = 0
@@ -50,7 +50,7 @@ class ChildWatch:
     @property
     def was_drained(self) -> bool:
         """Whether it ended with exit code 0 after it had reported that it was told to leave."""
-        return self.exit_code == EXIT_OK and "STOPPING" in self.child.told
+        return self.exit_code == EXIT_OK and "STOPPING" in self.child.reports
 
     def leave(self) -> None:
         """Tell the process to leave; one that is not ready has nothing to finish and is killed."""

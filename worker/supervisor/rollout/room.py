@@ -3,14 +3,14 @@
 The estimate has the weights, the KV cache by the header of the file, and a reserve.
 """
 
-import json
-import subprocess
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.config.config import WorkerConfig
-from worker.doctor.readers import nvml
+from worker.host import child
 from worker.host.placement import Host, uses_gpu
 from worker.host.topology import free_memory, group_memory
 from worker.host.weights import files, maps
@@ -60,14 +60,9 @@ def fits(need: MemoryNeed) -> bool:
 
 def free_device_memory(devices: str) -> int:
     """Return the free bytes of the GPUs that a worker may see; 0 if unknown."""
-    try:
-        output = subprocess.run(
-            [sys.executable, "-P", nvml.__file__], capture_output=True, timeout=_NVML_S, check=True
-        ).stdout
-        free = {int(index): int(n) for index, n in json.loads(output)["free"].items()}
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
-        return 0
+    argv = (sys.executable, "-P", "-m", "worker.host.nvml")
+    free: Mapping[str, int] = child.run(argv, os.environ, _NVML_S).facts.get("free", {})
     names = [name.strip() for name in devices.split(",") if name.strip()]
     if not all(name.isdecimal() for name in names):
         return 0  # a UUID, or a part of a GPU
-    return sum(free.get(int(name), 0) for name in names) if names else sum(free.values())
+    return sum(free.get(name, 0) for name in names or free)

@@ -1,14 +1,13 @@
 """Whether a second worker fits beside the first."""
 
-import json
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.worker.hosts import flat
+from worker.host import child
+from worker.host.child import ChildOutcome
 from worker.supervisor.rollout import room
 from worker.supervisor.rollout.room import MemoryNeed, fits, free_device_memory, need_of
 
@@ -65,17 +64,13 @@ def test_the_host_must_have_it_free(
 def test_the_devices_of_the_worker_count(
     monkeypatch: pytest.MonkeyPatch, devices: str, free: int
 ) -> None:
-    told = json.dumps({"names": ["a", "b"], "fault": "", "free": {"0": 2, "1": 3}}).encode()
-    done = subprocess.CompletedProcess([], 0, told)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+    facts = {"names": ["a", "b"], "fault": "", "free": {"0": 2, "1": 3}}
+    monkeypatch.setattr(child, "run", lambda *_: ChildOutcome(0, facts))
     assert free_device_memory(devices) == free
 
 
 def test_a_driver_that_hangs_counts_as_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hang(*_: Any, **__: Any) -> None:
-        raise subprocess.TimeoutExpired("nvml", 3)
-
-    monkeypatch.setattr(subprocess, "run", hang)
+    monkeypatch.setattr(child, "run", lambda *_: ChildOutcome(None))
     assert free_device_memory("0") == 0
     assert not fits(MemoryNeed(device=1, devices="0"))
 
