@@ -122,6 +122,13 @@ def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
     assert ChatParser(expected).feed(" world").content == " world"
 
 
+@pytest.mark.parametrize("text", ["", " to=functions.special", "<|channel|>comm"])
+def test_the_prompts_own_end_is_no_part_of_an_answer_that_was_cut(text: str) -> None:
+    expected = expect("gpt-oss", thinks=True, begun="<|start|>assistant")
+    assert parse(expected, list(text)) == Answer(text, "", ())
+    assert parse(expect("functionary-v3.2", begun=">>>"), list("al")) == Answer("al", "", ())
+
+
 def test_what_nobody_asked_to_continue_is_repeated_in_streams_too() -> None:
     begun = "<think>\na\n</think>\n\nHello"
     expected = Expected(reasoning_marks=THINK, begun=begun, is_continued=True, repeats_begun=True)

@@ -119,10 +119,13 @@ class ChatParser:
             self._advance()
             if expected.is_continued and not (is_whole or expected.repeats_begun):
                 self._sink.take()
+        self._n_unread = len(self._text)
+        """Length of the text if nothing of it is classified yet."""
 
     def feed(self, text: str) -> Parsed:
         """Take text; return the parts that are certain now."""
         self._text += text
+        self._n_unread += len(text)
         self._advance()
         parsed = self._sink.take()
         if self._raw is not None:
@@ -145,10 +148,15 @@ class ChatParser:
             if not (self._sink.has_called or self._reader.has_committed):
                 self._put_back("".join(self._held))
         else:
-            self._sink.content(self._text)
+            self._sink.content(self._unread())
         self._text = ""
         self._held.clear()
         return self._sink.take() or Parsed("".join(self._raw or ()))
+
+    def _unread(self) -> str:
+        """Return the text that was held back, without what the prompt began of it."""
+        is_all = len(self._text) == self._n_unread and not self._expected.is_continued
+        return self._text.removeprefix(self._expected.begun) if is_all else self._text
 
     def _advance(self) -> None:
         while self._text and self._STEPS[self._state](self):
