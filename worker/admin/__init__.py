@@ -1,4 +1,4 @@
 """`llamapool status`, `drain`, `undrain` and `rollout`: clients of the admin API of a running pool.
 
-They import neither the gateway nor the supervisor.
+They import nothing of the gateway.
 """

@@ -196,7 +196,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
 def reload(runtime_dir: str) -> None:
     """Read the configuration of a pool on this host again, as SIGHUP does; see its log for errors.
 
-    Gateways are replaced without a gap; workers whose configuration has changed are rolled.
+    Gateways are replaced without a gap, and workers whose configuration has changed one at a time.
     """
     folder = Path(find_pool("", "", runtime_dir).path).parent
     try:

@@ -21,7 +21,7 @@ _UNLIMITED = 1 << 62
 
 def read_host(root: Path = _ROOT, allowed: frozenset[int] | None = None) -> Host:
     """Read the machine under `root`; `allowed` are the CPUs of this process, unless given."""
-    numbers = sorted(affinity() if allowed is None else allowed)
+    numbers = sorted(os.sched_getaffinity(0) if allowed is None else allowed)
     online = _cpu_list(root / "sys/devices/system/cpu/online")
     node_of = _nodes(root)
     slow = _cpu_list(root / "sys/devices/cpu_atom/cpus")
@@ -55,17 +55,10 @@ def _name(root: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.read_text().strip()) if path.is_file() else ""
 
 
-def affinity() -> frozenset[int]:
-    """Return the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
-
-
 def bind(cpus: str) -> None:
     """Bind this process to these CPUs; raises `ConfigError` if none of them is usable."""
     wanted = parse_cpus(cpus) if cpus else frozenset()
-    if not wanted or not hasattr(os, "sched_setaffinity"):
+    if not wanted:
         return
     try:
         os.sched_setaffinity(0, wanted)

@@ -72,7 +72,7 @@ def choose(folder: Path, names: Sequence[str]) -> list[FoundModel]:
 
 
 def _models(names: Iterable[str]) -> list[str]:
-    models = [name for name in names if name.endswith(_SUFFIX) and not _is_companion(name)]
+    models = [name for name in names if name.endswith(_SUFFIX) and not _is_side_file(name)]
     parts = {name: part for name in models if (part := part_name(name))}
     # As in llama-server, a split model comes before a single file.
     return sorted(
@@ -90,5 +90,5 @@ def _is_mmproj(name: str) -> bool:
     return "mmproj" in name and name.endswith(_SUFFIX)
 
 
-def _is_companion(name: str) -> bool:
+def _is_side_file(name: str) -> bool:
     return _is_mmproj(name) or name.startswith(_DRAFTS)

@@ -6,14 +6,13 @@ the device after every step; llama.cpp's samplers share nothing, and ctypes lets
 interpreter while they work. Handing over takes some 0.1 ms, so it is done only where that pays.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import llama_cpp.llama_cpp as lib
-
-from worker.host.topology import affinity
 
 HANDOVER_S = 0.0003
 """Seconds to hand work to threads and to wait for them, with a margin."""
@@ -84,4 +83,4 @@ def open_sampler_threads(context: Any, *, is_gpu: bool) -> SamplerThreads:
     def choose(chain: Any, index: int) -> int:
         return int(lib.llama_sampler_sample(chain, context, index))
 
-    return SamplerThreads(choose, min(_MOST_THREADS, len(affinity())) if is_gpu else 1)
+    return SamplerThreads(choose, min(_MOST_THREADS, len(os.sched_getaffinity(0))) if is_gpu else 1)

@@ -12,7 +12,7 @@ from pathlib import Path
 from protocol.config.config import WorkerConfig
 from worker.host import child
 from worker.host.placement import Host, uses_gpu
-from worker.host.topology import free_memory, group_memory
+from worker.host.topology import usable_memory
 from worker.host.weights import files, maps
 from worker.settings.gguf_header import cache_bytes, read_header
 from worker.settings.model_file import weigh
@@ -50,11 +50,8 @@ def need_of(config: WorkerConfig, host: Host, mapped: frozenset[str]) -> MemoryN
 
 def fits(need: MemoryNeed) -> bool:
     """Return whether so much is free now; unknown free memory counts as none."""
-    if need.host:
-        allowed = group_memory()
-        free = free_memory()
-        if need.host > (free if allowed is None else min(free, allowed)):
-            return False
+    if need.host and need.host > usable_memory():
+        return False
     return not need.device or need.device <= free_device_memory(need.devices)
 
 

@@ -46,15 +46,11 @@ def test_the_fake_backend_needs_none() -> None:
     assert fits(need_of(WorkerConfig(backend="fake"), flat(4), frozenset()))
 
 
-@pytest.mark.parametrize(
-    ("free", "allowed", "expected"),
-    [(2 * GIB, None, True), (GIB // 2, None, False), (2 * GIB, GIB // 2, False), (0, None, False)],
-)
+@pytest.mark.parametrize(("free", "expected"), [(2 * GIB, True), (GIB // 2, False), (0, False)])
 def test_the_host_must_have_it_free(
-    monkeypatch: pytest.MonkeyPatch, free: int, allowed: int | None, expected: bool
+    monkeypatch: pytest.MonkeyPatch, free: int, expected: bool
 ) -> None:
-    monkeypatch.setattr(room, "free_memory", lambda: free)
-    monkeypatch.setattr(room, "group_memory", lambda: allowed)
+    monkeypatch.setattr(room, "usable_memory", lambda: free)
     assert fits(MemoryNeed(host=GIB)) is expected
 
 
