@@ -22,7 +22,7 @@ import orjson
 
 from benchmarks.fleet.changes import SHORT_PROBATION, admin
 from gateway.bench.client.connection import Client
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 PROMPT = "The river ran past a mill where two brothers kept bees. One morning"
 N_TOKENS = 48
@@ -160,7 +160,7 @@ async def measure(n: int, only: str) -> None:
         "in company, while workers are killed": lambda scene: while_killed(scene, n),
         "in company, while workers are replaced": lambda scene: while_replaced(scene, n),
     }
-    async with staged(shape, Rehearsal(1), seed=1) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(1), seed=1) as scene:
         client = Client(scene.pool.url)
         body = orjson.dumps({"content": PROMPT, "add_special": True})
         prompt = orjson.loads(await client.fetch("POST", "/tokenize", body))["tokens"]

@@ -19,7 +19,7 @@ import orjson
 
 from gateway.bench.client.connection import Client, Unanswered
 from gateway.soak.pool import eventually
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 from gateway.usage.entry import Tokens, read_entry
 from gateway.usage.log_file import PATTERN
 from worker.engine.fake.record import RECORD_VARIABLE, Computed, read_records
@@ -153,7 +153,7 @@ async def measure(n_requests: int, n_kills: int, seed: int) -> int:
         worker={"n_slots": 8, "n_batch": 2048},
         env={RECORD_VARIABLE: "{folder}/record"},
     )
-    async with staged(shape, Rehearsal(seed), seed=seed) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(seed), seed=seed) as scene:
         folder = scene.pool.folder
         clients = Clients(scene, random.Random(seed), n_requests)
         killing = asyncio.create_task(_killing(scene, clients, n_kills, n_requests))

@@ -19,7 +19,7 @@ from gateway.bench.client.connection import Client
 from gateway.soak.asking import ask
 from gateway.soak.pool import eventually
 from gateway.soak.requests import SoakRequest
-from gateway.soak.scene import ENGINES, PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ENGINES, ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 
 async def cancel(args: argparse.Namespace) -> Tally:
@@ -27,7 +27,7 @@ async def cancel(args: argparse.Namespace) -> Tally:
     shape = PoolShape(engine=args.engine, n_workers=1, worker={"n_slots": 1, "n_prefetch": 1})
     waits: list[float] = []
     tally = Tally()
-    async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(args.seed), seed=args.seed) as scene:
         client = Client(scene.pool.url)
         endless = {"prompt": "On and on", "n_predict": 20_000, "ignore_eos": True, "stream": True}
         for number in range(args.times):
@@ -56,7 +56,7 @@ async def cache(args: argparse.Namespace) -> Tally:
             worker = {"n_ctx": 1 << 16, "fake_token_ms": 1.0}
         several = {"gateways": n_gateways} if n_gateways > 1 else {}
         shape = PoolShape(engine=args.engine, n_workers=4, gateway=several, worker=worker)
-        async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
+        async with pool_under_load(shape, ExpectedAnswers(args.seed), seed=args.seed) as scene:
             talks = [_talk(scene, number, tally) for number in range(24)]
             found = [row for rows in await asyncio.gather(*talks) for row in rows]
         n_prompt, n_cached = (sum(column) for column in zip(*found, strict=True))
@@ -82,7 +82,8 @@ async def _talk(scene: Scene, number: int, tally: Tally) -> list[tuple[int, int]
 async def index(args: argparse.Namespace) -> Tally:
     """From a new gateway's first answer to its first choice by what is cached."""
     tally = Tally()
-    async with staged(PoolShape(engine=args.engine, n_workers=4), Rehearsal(1), seed=1) as scene:
+    shape = PoolShape(engine=args.engine, n_workers=4)
+    async with pool_under_load(shape, ExpectedAnswers(1), seed=1) as scene:
         client = Client(scene.pool.url)
         long = SoakRequest("long", 0, "/completion", {"prompt": "Once upon " * 60, "n_predict": 1})
         first = await ask(client, long)

@@ -11,13 +11,13 @@ from typing import NamedTuple
 import orjson
 
 from benchmarks.fleet.tally import Tally
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 
 async def gateway(args: argparse.Namespace) -> Tally:
     """SIGKILL of one of two gateways under load; clients retry once."""
     shape = PoolShape(engine=args.engine, gateway={"gateways": 2})
-    async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(args.seed), seed=args.seed) as scene:
         scene.load.n_retries = 1
         pids = {name: scene.pool.pid_of(name) for name in scene.pool.workers}
         tally = await _meanwhile(scene, args.requests, _kill_gateways)
@@ -37,7 +37,7 @@ async def _kill_gateways(scene: Scene) -> None:
 async def reload(args: argparse.Namespace) -> Tally:
     """SIGHUP under load: a new gateway takes over from the old one."""
     shape = PoolShape(engine=args.engine)
-    async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(args.seed), seed=args.seed) as scene:
         old = scene.pool.pid_of(scene.pool.gateways[0])
 
         async def hang_up(scene: Scene) -> None:
@@ -56,7 +56,7 @@ async def reload(args: argparse.Namespace) -> Tally:
 async def rollout(args: argparse.Namespace) -> Tally:
     """`llamapool rollout` of all workers under load, then one with a wrong golden prompt."""
     shape = PoolShape(engine=args.engine, n_workers=3, more=SHORT_PROBATION)
-    async with staged(shape, Rehearsal(args.seed), seed=args.seed) as scene:
+    async with pool_under_load(shape, ExpectedAnswers(args.seed), seed=args.seed) as scene:
         tally = await _meanwhile(scene, args.requests, _roll)
         before = await _workers(scene)
         answer = await admin(scene, "rollout", "--golden", "Hello", *_WRONG, "--wait")

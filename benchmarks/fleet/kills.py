@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from benchmarks.fleet.partings import Parting, PartingJudge
 from benchmarks.fleet.tally import Tally, latencies
 from gateway.soak.asking import Ending, RequestOutcome
-from gateway.soak.load import unbroken
+from gateway.soak.load import reference_answers
 from gateway.soak.requests import KINDS
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 _KILLS_A_POOL = 6
 """Two workers may die so often together before the supervisor would set one aside."""
@@ -52,13 +52,13 @@ class Gaps:
 async def kills(args: argparse.Namespace) -> Tally:
     """SIGKILL of one of two workers under 8 streams, at random tokens."""
     tally, gaps, n_done = Tally(), Gaps(), 0
-    rehearsal = Rehearsal(args.seed)
+    expected = ExpectedAnswers(args.seed)
     parted: list[Parting | None] = []
     worker = _ROOM if args.engine == "model" else {}
     while n_done < args.times:
         shape = PoolShape(engine=args.engine, worker=worker)
         seed = args.seed + args.first + n_done
-        async with staged(shape, rehearsal, seed=seed) as scene:
+        async with pool_under_load(shape, expected, seed=seed) as scene:
             n_here = min(_KILLS_A_POOL, args.times - n_done)
             await _kill(scene, n_here, seed, gaps)
             n_done += n_here
@@ -124,7 +124,7 @@ async def _judge(scene: Scene) -> list[Parting | None]:
         parting = await judge.judge(one, right)
         if parting is not None and not parting.is_near:
             # The unbroken run had company too: alone the model may say what came now.
-            alone = await unbroken(scene.pool.url, [one.request], at_once=1)
+            alone = await reference_answers(scene.pool.url, [one.request], at_once=1)
             again = await judge.judge(one, alone[one.request.name])
             parting = again if again is not None and again.is_near else parting
         found.append(parting)

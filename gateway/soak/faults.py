@@ -15,7 +15,7 @@ from gateway.soak.network_faults import down_for_a_moment, down_for_long, one_re
 from gateway.soak.scene import Scene
 
 _SEEN_WITHIN_S = 1.0
-"""A gateway knows of a killed worker after this at the latest; usually it takes milliseconds."""
+"""Longest time until a gateway knows of a killed worker; usually it takes milliseconds."""
 _STOPPED_S = 1.0
 
 
@@ -56,7 +56,7 @@ async def stop_for_good(scene: Scene, name: str) -> None:
 
 
 async def stop_shortly(scene: Scene, name: str) -> None:
-    """Stop a worker for less than anybody's patience, and let it go on."""
+    """Stop a worker for a second, which is shorter than any time-out, and let it go on."""
     since = len(scene.pool.lines)
     pid = scene.signal(name, signal.SIGSTOP)
     await asyncio.sleep(_STOPPED_S)

@@ -30,7 +30,7 @@ class GateAddress:
 
 
 @dataclass(slots=True)
-class Weather:
+class LinkConditions:
     """How bytes travel, in both directions; changes count from the next chunk on."""
 
     latency_s: float = 0.0
@@ -45,7 +45,7 @@ class TcpGate:
     """Listens, and relays every connection to `target`."""
 
     def __init__(self, target: GateAddress, listen: GateAddress | None = None) -> None:
-        self.weather = Weather()
+        self.conditions = LinkConditions()
         self.n_connections = 0
         """Connections accepted so far."""
         self.n_flipped = 0
@@ -105,9 +105,9 @@ class TcpGate:
         self.cut(refuse=refuse)
 
     def heal(self) -> None:
-        """Accept connections again, in fair weather."""
+        """Accept connections again, under normal conditions."""
         self._is_refusing = False
-        self.weather = Weather()
+        self.conditions = LinkConditions()
         self.resume()
 
     def flip(self, n_bits: int = 1) -> None:
@@ -216,8 +216,8 @@ class _GatedConnection:
             while data := await source.reader.read(_CHUNK):
                 await self._gate.opened()
                 passed = self._gate.passed(data)
-                await queue.put((loop.time() + self._gate.weather.latency_s, passed))
-        await queue.put((loop.time() + self._gate.weather.latency_s, b""))
+                await queue.put((loop.time() + self._gate.conditions.latency_s, passed))
+        await queue.put((loop.time() + self._gate.conditions.latency_s, b""))
         await self._over.wait()
 
     async def _write(self, queue: asyncio.Queue[tuple[float, bytes]], sink: _End) -> None:
@@ -228,11 +228,11 @@ class _GatedConnection:
             await self._gate.opened()
             if not data:
                 return
-            weather = self._gate.weather
-            size = weather.slice_bytes or len(data)
+            conditions = self._gate.conditions
+            size = conditions.slice_bytes or len(data)
             for start in range(0, len(data), size):
                 piece = data[start : start + size]
                 sink.writer.write(piece)
                 await sink.writer.drain()
-                if weather.bytes_per_s:
-                    await asyncio.sleep(len(piece) / weather.bytes_per_s)
+                if conditions.bytes_per_s:
+                    await asyncio.sleep(len(piece) / conditions.bytes_per_s)

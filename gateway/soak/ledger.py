@@ -18,8 +18,8 @@ class FaultRow:
     counts: Counter[Ending] = field(default_factory=Counter)
     leaks: tuple[str, ...] = ()
     longest_gap_s: float = 0.0
-    harm: tuple[str, ...] = ()
-    """What else went against the expectations of this fault."""
+    violations: tuple[str, ...] = ()
+    """What else the fault expected in vain."""
     examples: tuple[str, ...] = ()
     """Some of the requests that were not answered rightly."""
 
@@ -33,7 +33,7 @@ class FaultRow:
         broken = (Ending.LOST, Ending.DOUBLED, Ending.WRONG)
         n_bad = sum(self.counts[one] for one in broken)
         n_refused = 0 if may_refuse else self.counts[Ending.REFUSED]
-        return not (n_bad or n_refused or self.leaks or self.harm)
+        return not (n_bad or n_refused or self.leaks or self.violations)
 
     def cells(self) -> list[str]:
         """Return the row as texts, in the order of `HEADINGS`."""
@@ -43,7 +43,7 @@ class FaultRow:
 
     def problems(self) -> list[str]:
         """Say in words what is wrong."""
-        return [*self.harm, *(f"leaked: {one}" for one in self.leaks), *self.examples]
+        return [*self.violations, *(f"leaked: {one}" for one in self.leaks), *self.examples]
 
 
 def row_of(
@@ -51,7 +51,7 @@ def row_of(
     what: str,
     outcomes: Iterable[RequestOutcome],
     leaks: Sequence[str],
-    harm: Sequence[str] = (),
+    violations: Sequence[str] = (),
 ) -> FaultRow:
     """Count how the requests ended."""
     every = list(outcomes)
@@ -62,7 +62,7 @@ def row_of(
         counts=Counter(one.ending for one in every),
         leaks=tuple(leaks),
         longest_gap_s=max((one.longest_gap_s for one in every), default=0.0),
-        harm=tuple(harm),
+        violations=tuple(violations),
         examples=tuple(f"{one.request.name} {one.ending}: {one.why}" for one in bad[:6]),
     )
 

@@ -1,7 +1,6 @@
-"""Clients that ask one request after the other; an unbroken run tells what is the right answer."""
+"""Clients that send one request after the other, and the answers that they must get."""
 
 import asyncio
-import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -16,7 +15,7 @@ Answers = Mapping[str, Mapping[str, str]]
 _RETRY_AFTER_S = 0.1
 
 
-async def unbroken(url: str, requests: Sequence[SoakRequest], at_once: int = 4) -> Answers:
+async def reference_answers(url: str, requests: Sequence[SoakRequest], at_once: int = 4) -> Answers:
     """Ask each request once while nothing is wrong; raises `PoolFailed` if one is not answered."""
     client, found, todo = Client(url), {}, iter(requests)
 
@@ -34,7 +33,7 @@ async def unbroken(url: str, requests: Sequence[SoakRequest], at_once: int = 4) 
 
 
 class SoakLoad:
-    """So many clients at once, until `stop`."""
+    """Clients that send one request after the other, from `start` to `stop`."""
 
     def __init__(self, url: str, requests: Sequence[SoakRequest], answers: Answers) -> None:
         self.outcomes: list[RequestOutcome] = []
@@ -68,18 +67,18 @@ class SoakLoad:
             self._tasks.append(asyncio.create_task(self._one_after_another(order)))
 
     async def stop(self) -> list[RequestOutcome]:
-        """Begin no more requests, hear out those that run, and return all."""
+        """Begin no more requests, wait for those that run, and return how all have ended."""
         self._is_over = True
         await asyncio.gather(*self._tasks)
         return self.outcomes
 
     async def pieces(self, n: int, within_s: float = 60.0) -> None:
-        """Wait until so many more pieces of streams have come."""
+        """Wait until `n` more pieces of streams have come; raises `PoolFailed` after `within_s`."""
         goal = self.n_pieces + n
         await self._until(lambda: self.n_pieces >= goal, within_s)
 
     async def answers(self, n: int, within_s: float = 120.0) -> None:
-        """Wait until so many more requests have ended."""
+        """Wait until `n` more requests have ended; raises `PoolFailed` after `within_s`."""
         goal = len(self.outcomes) + n
         await self._until(lambda: len(self.outcomes) >= goal, within_s)
 
@@ -112,14 +111,15 @@ class SoakLoad:
                 await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
 
     async def _ask_until_answered(self, client: Client, request: SoakRequest) -> RequestOutcome:
-        for n_tried in itertools.count():
-            outcome = await ask(
-                client, request, timeout_s=self.timeout_s, on_piece=self._note_piece
-            )
-            if outcome.ending is not Ending.LOST or n_tried >= self.n_retries:
+        for _ in range(self.n_retries):
+            outcome = await self._ask(client, request)
+            if outcome.ending is not Ending.LOST:
                 return outcome
             await asyncio.sleep(_RETRY_AFTER_S)
-        raise AssertionError
+        return await self._ask(client, request)
+
+    async def _ask(self, client: Client, request: SoakRequest) -> RequestOutcome:
+        return await ask(client, request, timeout_s=self.timeout_s, on_piece=self._note_piece)
 
     def _note_piece(self) -> None:
         self.n_pieces += 1

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from gateway.soak.gate import TcpGate, Weather
+from gateway.soak.gate import LinkConditions, TcpGate
 from gateway.soak.scene import Scene
 
 
@@ -38,15 +38,6 @@ async def down_for_a_moment(scene: Scene, name: str) -> None:
     scene.expect(n_lost == 0, "it was given up")
 
 
-async def resets(scene: Scene, name: str) -> None:
-    """End the connection five times; the worker joins again."""
-    since = len(scene.pool.lines)
-    for _ in range(5):
-        gate_of(scene).reset()
-        await asyncio.sleep(1.5)
-    await rejoined(scene, since)
-
-
 async def one_reset(scene: Scene, name: str) -> None:
     """End the connection; the worker joins again."""
     since = len(scene.pool.lines)
@@ -56,6 +47,6 @@ async def one_reset(scene: Scene, name: str) -> None:
 
 async def slow_line(scene: Scene, name: str) -> None:
     """Delay every byte by a tenth of a second, for some answers."""
-    gate_of(scene).weather = Weather(latency_s=0.1, slice_bytes=64)
+    gate_of(scene).conditions = LinkConditions(latency_s=0.1, slice_bytes=64)
     await scene.load.answers(4)
-    gate_of(scene).weather = Weather()
+    gate_of(scene).conditions = LinkConditions()

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ _FOREIGN = ("LLAMA_", "LLAMAPOOL_", "NOTIFY_", "WATCHDOG_", "LISTEN_")
 
 
 class PoolFailed(Exception):
-    """The pool did not do what every test of it needs, such as to start."""
+    """The pool did not start, did not log what was awaited, or did not answer without a fault."""
 
 
 class SoakPool:
@@ -241,10 +241,10 @@ class SoakPool:
         if not await eventually(self.is_quiet, within_s):
             found.append("busy slots or waiting tasks")
 
-        async def has_grown() -> bool:
-            return bool(self._grown(before))
+        async def is_as_before() -> bool:
+            return not self._grown(before)
 
-        if await has_grown() and not await eventually(_not(has_grown), within_s):
+        if not await eventually(is_as_before, within_s):
             found.append(f"descriptors {self._grown(before)}")
         return found
 
@@ -254,15 +254,8 @@ class SoakPool:
         return {name: pair for name, pair in pairs.items() if pair[1] > pair[0] + _SPARE_FDS}
 
 
-def _not(is_so: Callable[[], Any]) -> Callable[[], Any]:
-    async def is_not() -> bool:
-        return not await is_so()
-
-    return is_not
-
-
-async def eventually(is_so: Callable[[], Any], within_s: float = 10.0) -> bool:
-    """Ask again and again until it is so or the time is over."""
+async def eventually(is_so: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> bool:
+    """Ask until it is so, 20 times a second; return False after `within_s`."""
     deadline = time.monotonic() + within_s
     while not await is_so():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""One pool under load, and the moments at which something may be done to it."""
+"""One pool under load, and what a fault needs to act on it."""
 
 import asyncio
 import importlib.util
@@ -17,7 +17,7 @@ from typing import Any
 
 from gateway.soak.gate import GateAddress, TcpGate
 from gateway.soak.ledger import FaultRow, row_of
-from gateway.soak.load import Answers, SoakLoad, unbroken
+from gateway.soak.load import Answers, SoakLoad, reference_answers
 from gateway.soak.pool import PoolFailed, SoakPool
 from gateway.soak.requests import FAKE_TEMPLATE, SoakRequest, Traffic, TrafficShape
 
@@ -100,24 +100,24 @@ def _value(value: Any) -> str:
 
 @dataclass(slots=True)
 class Scene:
-    """A pool, its load, and what a fault needs to be done at a moment of chance."""
+    """A pool and its load, for a fault."""
 
     pool: SoakPool
     load: SoakLoad
     rng: random.Random
     gate: TcpGate | None = None
-    harm: list[str] = field(default_factory=list)
-    """What went against the expectations of the fault."""
+    violations: list[str] = field(default_factory=list)
+    """What a fault expected in vain, in words."""
 
     async def at_a_random_token(self) -> None:
-        """Wait until so many tokens have come as were drawn."""
+        """Wait for a random number of tokens."""
         if any(request.streams for request in self.load.requests):
             await self.load.pieces(self.rng.randint(40, 240))
         else:  # tokens of whole answers are not seen
             await asyncio.sleep(self.rng.uniform(0.3, 1.5))
 
     def victim(self) -> str:
-        """Draw a worker."""
+        """Return a random worker."""
         return self.rng.choice(self.pool.workers)
 
     def signal(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
@@ -131,36 +131,36 @@ class Scene:
         await self.pool.wait_for(rf"process ready child=(\S+/)?{name} ", within_s, since=since)
 
     def expect(self, is_so: bool, what: str) -> None:
-        """Note what should be so and is not."""
+        """Note `what` as a violation unless `is_so`."""
         if not is_so:
-            self.harm.append(what)
+            self.violations.append(what)
 
     async def row(self, name: str, what: str, before: Mapping[str, int]) -> FaultRow:
         """End the load and count what became of it; `before` are the descriptors at its start."""
         outcomes = await self.load.stop()
         leaks = await self.pool.leaks(before) if before else []
-        return row_of(name, what, outcomes, leaks, self.harm)
+        return row_of(name, what, outcomes, leaks, self.violations)
 
 
 @dataclass(slots=True)
-class Rehearsal:
-    """Requests and their right answers, learned once for every shape of traffic."""
+class ExpectedAnswers:
+    """The requests of each shape of traffic, and the answers that a pool without a fault gives."""
 
     seed: int
     known: dict[TrafficShape, tuple[Sequence[SoakRequest], Answers]] = field(default_factory=dict)
 
     async def of(self, pool: SoakPool, shape: TrafficShape) -> tuple[list[SoakRequest], Answers]:
-        """Return them; a pool without a fault is asked the first time."""
+        """Return requests and answers; the first time by asking `pool`, which must be sound."""
         if shape not in self.known:
             drawn = Traffic(self.seed, shape).requests()
-            self.known[shape] = drawn, await unbroken(pool.url, drawn)
+            self.known[shape] = drawn, await reference_answers(pool.url, drawn)
         requests, answers = self.known[shape]
         return list(requests), answers
 
 
 @asynccontextmanager
-async def staged(
-    shape: PoolShape, rehearsal: Rehearsal, *, seed: int, traffic: TrafficShape | None = None
+async def pool_under_load(
+    shape: PoolShape, expected: ExpectedAnswers, *, seed: int, traffic: TrafficShape | None = None
 ) -> AsyncIterator[Scene]:
     """Start a pool and prepare its load, which the caller starts; all of it ends with the block."""
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
@@ -175,7 +175,7 @@ async def staged(
         pool = SoakPool(folder, config, shape.environment(folder))
         try:
             await pool.start()
-            requests, answers = await rehearsal.of(pool, traffic or shape.traffic)
+            requests, answers = await expected.of(pool, traffic or shape.traffic)
             load = SoakLoad(pool.url, requests, answers)
             yield Scene(pool, load, random.Random(seed), gate)  # noqa: S311  no secret
         finally:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gateway.soak.faults import SOAK_FAULTS, SoakFault
 from gateway.soak.ledger import FaultRow, row_of
-from gateway.soak.scene import FAR, PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import FAR, ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 _DEATHS, _WINDOW_S = 3, 300.0
 """The supervisor sets a process aside after five deaths in this time: a soak stays below."""
@@ -47,15 +47,15 @@ class Deaths:
 
 async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:
     """Run it; returns a row for each kind of fault, and one for the whole."""
-    rehearsal = Rehearsal(plan.seed)
-    async with staged(plan.shape, rehearsal, seed=plan.seed) as scene:
+    expected = ExpectedAnswers(plan.seed)
+    async with pool_under_load(plan.shape, expected, seed=plan.seed) as scene:
         before = scene.pool.descriptors()
         scene.load.n_clients, scene.load.n_retries = plan.n_clients, plan.n_retries
         scene.load.start(plan.seed)
         rows, memory = await _faults(plan, scene, tell)
         outcomes = await scene.load.stop()
         leaks = [*await scene.pool.leaks(before), *memory]
-        return [*rows, row_of("all", "the whole run", outcomes, leaks, scene.harm)]
+        return [*rows, row_of("all", "the whole run", outcomes, leaks, scene.violations)]
 
 
 async def _faults(

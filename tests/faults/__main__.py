@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.soak.ledger import FaultRow, table
 from gateway.soak.pool import PoolFailed
-from gateway.soak.scene import Rehearsal
+from gateway.soak.scene import ExpectedAnswers
 from tests.faults.case import FaultCase, run_case
 from tests.faults.matrix import MATRIX
 
@@ -35,8 +35,8 @@ def main() -> int:
         return 0
     if os.geteuid():
         cases = [case for case in cases if not case.needs_root]
-    rehearsal = Rehearsal(chosen.seed)
-    outcomes = [(case, _run(case, rehearsal)) for case in cases]
+    expected = ExpectedAnswers(chosen.seed)
+    outcomes = [(case, _run(case, expected)) for case in cases]
     told = table([row for case, row in outcomes if row.n_sent and not case.waits_for])
     print(told)
     if chosen.write:
@@ -67,12 +67,12 @@ def write(told: str, seed: int) -> None:
     PAGE.write_text(f"{head}{BEGIN}\n\n{note}{told}\n{END}{tail}")
 
 
-def _run(case: FaultCase, rehearsal: Rehearsal) -> FaultRow:
+def _run(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
     start_s = time.monotonic()
     try:
-        row = asyncio.run(run_case(case, rehearsal))
+        row = asyncio.run(run_case(case, expected))
     except PoolFailed as error:
-        row = FaultRow(name=case.name, what=case.what, harm=(str(error),))
+        row = FaultRow(name=case.name, what=case.what, violations=(str(error),))
     is_well = case.is_borne(row)
     verdict = "ok" if is_well else f"waits: {case.waits_for}" if case.waits_for else "FAILED"
     print(f"{case.name}: {verdict} ({time.monotonic() - start_s:.1f} s)", file=sys.stderr)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from gateway.soak.asking import Ending
 from gateway.soak.ledger import FaultRow
 from gateway.soak.requests import TrafficShape
-from gateway.soak.scene import PoolShape, Rehearsal, Scene, staged
+from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 
 Inject = Callable[[Scene], Awaitable[None]]
 
@@ -20,7 +20,7 @@ class FaultCase:
     """The letter of its group, its number, and what tells several of a number apart."""
     what: str
     inject: Inject
-    """Does it to a pool whose load has begun; notes in `Scene.harm` what it expected in vain."""
+    """Does it to a pool under load; `Scene.violations` has what it expected in vain."""
     pool: PoolShape = PoolShape()
     traffic: TrafficShape | None = None
     n_clients: int = 8
@@ -55,10 +55,10 @@ class FaultCase:
         return row.is_well(may_refuse=self.may_refuse)
 
 
-async def run_case(case: FaultCase, rehearsal: Rehearsal) -> FaultRow:
+async def run_case(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
     """Start a pool and its load, inject the fault at a random token, and count."""
-    seed = rehearsal.seed
-    async with staged(case.pool, rehearsal, seed=seed, traffic=case.traffic) as scene:
+    seed = expected.seed
+    async with pool_under_load(case.pool, expected, seed=seed, traffic=case.traffic) as scene:
         load = scene.load
         load.n_clients, load.n_retries = case.n_clients, case.n_retries
         load.compares = case.compares

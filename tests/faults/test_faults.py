@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from gateway.soak.scene import Rehearsal
+from gateway.soak.scene import ExpectedAnswers
 from tests.faults.case import FaultCase, run_case
 from tests.faults.matrix import MATRIX
 
 pytestmark = pytest.mark.slow
 
 SEED = 15
-REHEARSAL = Rehearsal(SEED)
+EXPECTED = ExpectedAnswers(SEED)
 
 
 def marks(case: FaultCase) -> list[pytest.MarkDecorator]:
@@ -38,7 +38,7 @@ def shared() -> list[object]:
 
 @pytest.mark.parametrize("case", shared())
 def test_loses_nothing(case: FaultCase) -> None:
-    row = asyncio.run(run_case(case, REHEARSAL))
+    row = asyncio.run(run_case(case, EXPECTED))
     assert case.is_borne(row), "\n".join([str(row.counts), *row.problems()])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.soak.gate import GateAddress, TcpGate, Weather
+from gateway.soak.gate import GateAddress, LinkConditions, TcpGate
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def test_relays_unix_sockets(tmp_path: Path) -> None:
 
 async def test_slices_and_delays() -> None:
     async with echo() as gate:
-        gate.weather = Weather(latency_s=0.05, slice_bytes=1)
+        gate.conditions = LinkConditions(latency_s=0.05, slice_bytes=1)
         start_s = time.monotonic()
         assert await sent(gate, b"x" * 100) == b"x" * 100
         assert time.monotonic() - start_s >= 0.1

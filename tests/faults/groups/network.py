@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gateway.soak.gate import Weather
+from gateway.soak.gate import LinkConditions
 from gateway.soak.network_faults import (
     down_for_a_moment,
     down_for_long,
     gate_of,
     rejoined,
-    resets,
 )
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
@@ -45,11 +44,20 @@ def on_far(inject: Callable[[Scene, str], Awaitable[None]]) -> Inject:
     return lambda scene: inject(scene, "far")
 
 
-async def bad_weather(scene: Scene) -> None:
+async def resets(scene: Scene, name: str) -> None:
+    """End the connection five times; the worker joins again."""
+    since = len(scene.pool.lines)
+    for _ in range(5):
+        gate_of(scene).reset()
+        await asyncio.sleep(1.5)
+    await rejoined(scene, since)
+
+
+async def slow_in_small_pieces(scene: Scene) -> None:
     since, gate = len(scene.pool.lines), gate_of(scene)
-    gate.weather = Weather(latency_s=0.1, slice_bytes=16)
+    gate.conditions = LinkConditions(latency_s=0.1, slice_bytes=16)
     await scene.load.answers(16)
-    gate.weather = Weather()
+    gate.conditions = LinkConditions()
     scene.expect(scene.pool.count("worker lost", since=since) == 0, "it was given up")
 
 
@@ -133,7 +141,7 @@ CASES = [
         is_shared=True,
     ),
     _case("B3", "the link is reset five times", on_far(resets)),
-    _case("B4", "100 ms of latency and slices of 16 bytes: no false death", bad_weather),
+    _case("B4", "100 ms of latency and slices of 16 bytes: no false death", slow_in_small_pieces),
     _case(
         "A17 tcp",
         "SIGHUP twice: new gateways take over tcp endpoints with CURVE from the old ones",
