@@ -1,8 +1,8 @@
-"""The live feed: the newest state of the pool, for as many readers as look.
+"""The live feed: the newest state of the pool, for up to `MAX_READERS` readers.
 
-It owns the newest state and the clock by which it is renewed; while nobody looks, nothing is
-computed but the sample a second of the history. A reader holds the state that it was sent last, and
-gets the difference to the newest one when it can take it: there is no queue.
+It owns the newest state and the timer that renews it. Without readers only the history is sampled,
+once a second. A reader holds the state that it was sent last, and gets the difference to the newest
+one when it can take it: there is no queue.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from protocol.errors import ErrorCode, TaskError
 INTERVAL_S = 0.25
 MAX_READERS = 64
 _SHARE = 50
-"""A state is made anew after so many times the time that the last one took, at the earliest: the
-feed takes at most 2 % of the loop."""
+"""Shortest pause between two states, in times that the last one took to make: the feed takes at
+most 2 % of the loop."""
 
 
 class PoolFeed:
@@ -55,12 +55,12 @@ class PoolFeed:
 
     @property
     def n_readers(self) -> int:
-        """Count those who look."""
+        """Number of readers."""
         return self._n_readers
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Keep the state fresh as long as this lasts; raises `TaskError` if too many look."""
+        """Count as a reader, for whom the state is renewed; raises `TaskError` beyond the limit."""
         if self._n_readers >= MAX_READERS:
             message = f"{MAX_READERS} clients read this stream already: try again later"
             raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 10})
@@ -76,13 +76,13 @@ class PoolFeed:
                 self._rest()
 
     async def after(self, seen: FeedState | None) -> FeedState | None:
-        """Return the newest state once it is not the one that was seen; None at the end."""
+        """Wait for a state other than `seen`, and return it; None after `end`."""
         while not self._over.is_set() and (self._current is None or self._current is seen):
             await self._news.wait()
         return None if self._over.is_set() else self._current
 
     async def pause(self, seconds: float) -> None:
-        """Wait so long, or until the end."""
+        """Wait for a time, or until `end`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
@@ -96,7 +96,7 @@ class PoolFeed:
         self._current = None
 
     def _renew(self) -> None:
-        """Make the state anew, and tell the readers if it is another one."""
+        """Make a new state, and wake the readers if it differs from the last one."""
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         # Scheduled first: a fault in one state must not stop the clock.

@@ -1,4 +1,4 @@
-"""The part of the pool's state that only one gateway knows, as gateways exchange it. Pure."""
+"""The part of the pool's state that only one gateway has, as gateways exchange it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -41,14 +41,14 @@ class GatewayPart:
     n_refused: int = 0
     """Requests that it refuses because workers died with them."""
 
-    def told(self) -> dict[str, Any]:
-        """Write it for another gateway."""
+    def as_row(self) -> dict[str, Any]:
+        """Return it as JSON for another gateway, without the events that reach every gateway."""
         own = {key: row for key, row in self.events.items() if row["kind"] in _ITS_OWN}
         return {**asdict(self), "events": own}
 
 
 def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, OwnSecond]]:
-    """Read what another gateway told: its part and its seconds.
+    """Read the answer of another gateway: its part and its seconds.
 
     Raises KeyError, TypeError or ValueError for that of another release.
     """

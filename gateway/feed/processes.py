@@ -1,4 +1,4 @@
-"""What has happened to processes and in a rolling change, by comparing two reports. Pure."""
+"""Events of processes and of a rolling change, found by comparing two reports. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ _KINDS = {
     "given up": EventKind.GIVEN_UP,
     "drained": EventKind.DRAINED,
 }
-"""State of a process to what has happened when it comes into that state."""
+"""State of a process to the event of coming into that state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """One thing that has happened."""
+class ProcessEvent:
+    """An event of a process, or of a rolling change."""
 
     kind: EventKind
     name: str
@@ -25,19 +25,19 @@ class Happening:
     why: str = ""
 
 
-def happenings(before: FleetReport, after: FleetReport) -> Iterator[Happening]:
-    """List what has happened between two reports; nothing before the first one."""
+def process_events(before: FleetReport, after: FleetReport) -> Iterator[ProcessEvent]:
+    """Yield the events between two reports; none before the first report."""
     if not before.processes:
         return
     known = {one.name: one for one in before.processes}
     for one in after.processes:
-        old = known.get(one.name)
+        if (old := known.get(one.name)) is None:
+            continue
         kind = _KINDS.get(one.state)
-        has_died_again = old is not None and one.n_restarts > old.n_restarts
-        if old is not None and kind is not None and one.state != old.state:
-            yield Happening(kind=kind, name=one.name, model=one.model, why=_why(one))
-        elif has_died_again and old is not None and old.state not in _KINDS:
-            yield Happening(kind=EventKind.DIED, name=one.name, model=one.model, why=one.why)
+        if kind is not None and one.state != old.state:
+            yield ProcessEvent(kind=kind, name=one.name, model=one.model, why=_why(one))
+        elif one.n_restarts > old.n_restarts and old.state not in _KINDS:
+            yield ProcessEvent(kind=EventKind.DIED, name=one.name, model=one.model, why=one.why)
     yield from _of_rollout(before.rollout, after.rollout)
 
 
@@ -46,7 +46,7 @@ def _why(process: ProcessReport) -> str:
     return "; ".join(part for part in (process.why, again) if part)
 
 
-def _of_rollout(before: RolloutReport, after: RolloutReport) -> Iterator[Happening]:
+def _of_rollout(before: RolloutReport, after: RolloutReport) -> Iterator[ProcessEvent]:
     has_ended = after.state in (RolloutState.DONE, RolloutState.FAILED)
     is_new = after.number != before.number or after.state is not before.state
     if after.state is RolloutState.NONE or not (is_new or after.worker != before.worker):
@@ -54,4 +54,4 @@ def _of_rollout(before: RolloutReport, after: RolloutReport) -> Iterator[Happeni
     text = f"{after.state}: {after.n_done} of {after.n_total} workers"
     why = f"{text}; {after.why}" if after.why else text
     if is_new or not has_ended:
-        yield Happening(kind=EventKind.ROLLOUT, name=after.worker, why=why)
+        yield ProcessEvent(kind=EventKind.ROLLOUT, name=after.worker, why=why)

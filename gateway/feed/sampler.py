@@ -1,7 +1,7 @@
-"""Takes a sample of the pool each second, and notes what only a comparison shows.
+"""Takes a sample of the pool each second, and notes the events that only a comparison shows.
 
-It runs whether anybody looks or not, so that who comes later sees the last minutes: at 256 workers
-a sample takes half a millisecond.
+It runs also without readers of the feed, so that a later one gets the last minutes: with 256
+workers a sample takes half a millisecond.
 """
 
 import asyncio

@@ -59,4 +59,4 @@ class SiblingParts:
 
     async def _answer(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         rows = self._sources.sampler.history.own_rows()
-        return {**self._sources.part().told(), "seconds": rows}
+        return {**self._sources.part().as_row(), "seconds": rows}

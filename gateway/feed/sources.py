@@ -10,7 +10,7 @@ from typing import Any
 from gateway.feed.changes import State
 from gateway.feed.history import N_SECONDS, OwnSecond
 from gateway.feed.part import GatewayPart, Row, event_rows, request_rows
-from gateway.feed.processes import happenings
+from gateway.feed.processes import process_events
 from gateway.feed.sampler import PoolSampler
 from gateway.feed.state import N_REQUESTS, state_of, worker_sections
 from gateway.fleet.supervisor_link import SupervisorLink
@@ -65,7 +65,7 @@ class Sources:
         return f"<Sources {self.pool!r}>"
 
     def _reported(self, before: FleetReport, after: FleetReport) -> None:
-        for one in happenings(before, after):
+        for one in process_events(before, after):
             self.pool.events.note(one.kind, name=one.name, model=one.model, why=one.why)
 
     def part(self) -> GatewayPart:

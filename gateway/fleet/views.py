@@ -88,4 +88,4 @@ def gateway_rows(report: FleetReport, own_pid: int) -> list[dict[str, Any]]:
 
 def rollout_view(report: RolloutReport) -> dict[str, Any]:
     """Show a rolling change."""
-    return {name: value for name, value in asdict(report).items() if value is not None}
+    return asdict(report)

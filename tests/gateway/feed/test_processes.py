@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from gateway.feed.processes import happenings
+from gateway.feed.processes import process_events
 from protocol.process.control import FleetReport, ProcessReport, RolloutReport, RolloutState
 
 
@@ -42,7 +42,7 @@ def report(state: str, n_restarts: int = 0, **more: object) -> FleetReport:
 def test_a_change_of_a_process_is_told(
     before: FleetReport, after: FleetReport, wanted: list[tuple[str, str]]
 ) -> None:
-    assert [(one.kind, one.why) for one in happenings(before, after)] == wanted
+    assert [(one.kind, one.why) for one in process_events(before, after)] == wanted
 
 
 def test_a_rolling_change_is_told_as_it_begins_goes_on_and_ends() -> None:
@@ -65,7 +65,7 @@ def test_a_rolling_change_is_told_as_it_begins_goes_on_and_ends() -> None:
     told = [
         (one.name, one.why)
         for before, after in itertools.pairwise(reports)
-        for one in happenings(before, after)
+        for one in process_events(before, after)
     ]
     assert told == [
         ("w-1", "running: 0 of 2 workers"),
