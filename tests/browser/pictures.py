@@ -2,10 +2,13 @@
 
 import os
 from pathlib import Path
+from typing import Final, Literal
 
 from playwright.async_api import Page
 
 FOLDER = os.environ.get("LLAMAPOOL_SCREENSHOTS", "")
+SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
+"""Colour schemes in which the page is shown, by CSS alone."""
 
 
 async def take(page: Page, name: str) -> Path | None:

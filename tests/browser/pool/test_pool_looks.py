@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import pytest_asyncio
@@ -16,7 +15,7 @@ from playwright.async_api import Page, ViewportSize, expect
 from protocol.process.control import FleetReport, ProcessReport, RolloutReport, RolloutState
 from protocol.wire.messages import Envelope, Generate, PromptRead, Started
 from tests.browser.axe import violations
-from tests.browser.pictures import take
+from tests.browser.pictures import SCHEMES, take
 from tests.browser.pool.pool_page import leaving, use_key
 from tests.browser.tab import Tab
 from tests.fakes.echo import FakeOptions
@@ -40,22 +39,21 @@ _OUTSIDE = """() => [...document.querySelectorAll('.pool *')].filter((one) => {
 """What reaches beyond the window, and does not lie in something that scrolls or is cut."""
 
 
-@pytest_asyncio.fixture(params=["light", "dark"], loop_scope="session")
-async def view(request: pytest.FixtureRequest, tab: Tab) -> Page:
-    """A page in one of the colour schemes."""
-    scheme: Literal["light", "dark"] = request.param
+@pytest_asyncio.fixture(loop_scope="session")
+async def view(tab: Tab) -> Page:
+    """A page as wide as a desk."""
     await tab.page.set_viewport_size(SIZES["wide"])
-    await tab.page.emulate_media(color_scheme=scheme)
     return tab.page
 
 
 async def look(page: Page, name: str) -> None:
-    """Look at what is shown, as wide as a desk and as narrow as a phone."""
-    dark = await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
-    for size, viewport in SIZES.items():
-        await page.set_viewport_size(viewport)
-        assert await page.evaluate(_OUTSIDE) == []
-        await take(page, f"pool-{name}-{size}{'-dark' if dark else ''}")
+    """Look at what is shown, as wide as a desk and as narrow as a phone, in both schemes."""
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        for size, viewport in SIZES.items():
+            await page.set_viewport_size(viewport)
+            assert await page.evaluate(_OUTSIDE) == [], scheme
+            await take(page, f"pool-{name}-{size}{'-dark' if scheme == 'dark' else ''}")
     await page.set_viewport_size(SIZES["wide"])
 
 

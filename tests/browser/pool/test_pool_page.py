@@ -7,16 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, expect
+from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, expect
 
 from protocol.process.control import Reply, WorkerOrder
 from protocol.wire.messages import Delta, Envelope, Generate, PromptRead, Started
 from tests.browser.axe import violations
-from tests.browser.pictures import take
+from tests.browser.pictures import SCHEMES, take
 from tests.browser.pool.pool_page import cells as cells_of
 from tests.browser.pool.pool_page import fill_of, leaving, use_key
 from tests.browser.watched import Watched
@@ -248,14 +247,13 @@ async def test_nothing_is_received_while_the_page_is_hidden_or_shows_the_chat(
         await until(lambda: gateway.feed.n_readers == 0)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
-    browser: Browser, tmp_path: Path, scheme: Any
+    browser: Browser, tmp_path: Path
 ) -> None:
     async with administered(tmp_path) as (gateway, _):
         worker = await gateway.add_worker(FakeOptions(name="h/w2", n_slots=6, free_running=False))
-        size = {"width": 390, "height": 844}
-        context = await browser.new_context(viewport=size, color_scheme=scheme)  # type: ignore[arg-type]  # a plain dict
+        size = ViewportSize(width=390, height=844)
+        context = await browser.new_context(viewport=size, reduced_motion="reduce")
         page = await context.new_page()
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
@@ -266,7 +264,9 @@ async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
             assert await violations(page) == []
             wide = "element => element.scrollWidth - element.clientWidth"
             assert await page.locator(".pool").evaluate(wide) == 0
-            await take(page, f"pool-phone-{scheme}")
+            for scheme in SCHEMES:
+                await page.emulate_media(color_scheme=scheme)
+                await take(page, f"pool-phone-{scheme}")
             await page.get_by_role("button", name="w2", exact=True).click()
             assert await violations(page) == []
         await context.close()

@@ -51,13 +51,8 @@ SAID = """
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_axe_finds_nothing(browser: Browser, fake_pool: Served, scheme: str) -> None:
-    context = await browser.new_context(
-        color_scheme="dark" if scheme == "dark" else "light",
-        reduced_motion="reduce",
-        bypass_csp=True,
-    )
+async def test_axe_finds_nothing(browser: Browser, fake_pool: Served) -> None:
+    context = await browser.new_context(reduced_motion="reduce", bypass_csp=True)
     page = await context.new_page()
     await page.goto(fake_pool.url)
     await expect(page.locator(".model")).to_have_text("fake")
