@@ -32,7 +32,7 @@ for path in sys.argv[1:]:
         tokens = vocab.tokenize(run * n, add_special=False, parse_special=True)
         found = b"".join([pieces[token] for token in tokens])
         assert found == (run * n).encode(), (path, run)
-    words = "some words, and 12 more\\n" * 12_000
+    words = "some words, and 12 more\\n" * 6_000
     whole = vocab._tokenize(words.encode(), True, True)
     assert vocab.tokenize(words, add_special=True, parse_special=True) == whole, path
 """
