@@ -318,7 +318,7 @@ def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
     index, _ = opened(2)
     draw = random.Random(1)
     tracemalloc.start()
-    for _ in range(1_000_000 // MAX_SAID_BLOCKS):
+    for _ in range(3 * MAX_HELD_BLOCKS // MAX_SAID_BLOCKS):
         index.add("w0", [draw.randbytes(BLOCK_BYTES * (MAX_SAID_BLOCKS + 1))])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
