@@ -6,7 +6,7 @@ without room in its window waits for ever there, also after the client has left.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from h2.errors import ErrorCodes
@@ -16,7 +16,7 @@ from h2.exceptions import ProtocolError
 from hypercorn.events import Closed, Event
 from hypercorn.protocol.events import Body, EndBody
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, H2Protocol
 
 _MAX_DROPPED = 64 * 1024 * 1024
 """Bytes of bodies of answered requests that one connection may send; beyond, streams are reset."""
@@ -48,7 +48,8 @@ class Http2(H2Protocol):
         try:
             async with asyncio.timeout(self.send_s) as deadline:
                 self._deadlines[event.stream_id] = deadline
-                await super().stream_send(event)
+                for part in _parts(event):
+                    await super().stream_send(part)
         except TimeoutError:
             await self._give_up(event.stream_id, ErrorCodes.CANCEL)
         finally:
@@ -56,12 +57,23 @@ class Http2(H2Protocol):
 
     async def _send_data(self, stream_id: int) -> None:
         before = len(self.stream_buffers[stream_id].buffer)
+        if before and self._is_without_room(stream_id):
+            self.priority.block(stream_id)  # Hypercorn's would let the buffer grow on
+            return
         await super()._send_data(stream_id)
         deadline = self._deadlines.get(stream_id)
         after = self.stream_buffers.get(stream_id)
         is_moving = after is None or len(after.buffer) < before
         if deadline is not None and is_moving and not deadline.expired():
             deadline.reschedule(asyncio.get_running_loop().time() + self.send_s)
+
+    def _is_without_room(self, stream_id: int) -> bool:
+        if stream_id not in self.streams:
+            return False  # it was reset, so nothing may wait for its client
+        try:
+            return self.connection.local_flow_control_window(stream_id) <= 0
+        except ProtocolError:
+            return False  # it has ended, which sending finds out
 
     async def _handle_events(self, events: Sequence[HttpEvent]) -> None:
         for event in events:
@@ -106,3 +118,13 @@ class Http2(H2Protocol):
             self.priority.unblock(stream_id)
             await self.has_data.set()  # whoever sends removes it
         await self._flush()
+
+
+def _parts(event: Body | EndBody) -> Iterable[StreamEvent]:
+    """Split data that a stream would copy whole while its client gives no room for it."""
+    if isinstance(event, EndBody) or len(event.data) <= BUFFER_HIGH_WATER:
+        return (event,)
+    return (
+        Body(event.stream_id, event.data[at : at + BUFFER_HIGH_WATER])
+        for at in range(0, len(event.data), BUFFER_HIGH_WATER)
+    )

@@ -59,6 +59,8 @@ def has_hung_up(sock: Any) -> bool:
     """
     try:
         info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+    except ValueError:  # of uvloop: this side has closed it
+        return True
     except (OSError, AttributeError):
         return False
     return bool(info[0] != _ESTABLISHED)
