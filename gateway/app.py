@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,7 +27,7 @@ from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
 from gateway.http.bodies.unread_body import UnreadBodyMiddleware
 from gateway.http.direct_write import DirectWriteMiddleware
-from gateway.http.errors import HANDLERS, json_response
+from gateway.http.errors import HANDLERS, JSON_TYPE, json_response
 from gateway.http.known_query import KnownQuery
 from gateway.http.origin.absolute_target import AbsoluteTargetMiddleware
 from gateway.http.origin.auth import (
@@ -191,9 +192,13 @@ def _configured_routes(service: Service, routes: Sequence[Route]) -> list[Route]
 def _openapi_route(routes: list[Route], config: GatewayConfig) -> Route:
     """Return the route of the OpenAPI document, which describes all routes, itself included."""
 
-    async def openapi(request: Request) -> Response:
+    @cache  # it takes some milliseconds, and a client may ask for it many times at once
+    def written() -> bytes:
         prefix = read_prefix(config.api_prefix)
-        return json_response(document(routes, version(), prefix))
+        return bytes(json_response(document(routes, version(), prefix)).body)
+
+    async def openapi(request: Request) -> Response:
+        return Response(written(), media_type=JSON_TYPE)
 
     return Route("/openapi.json", openapi, methods=["GET"])
 

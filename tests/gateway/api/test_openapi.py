@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
-from gateway.api.openapi.document import field_schema
+from gateway.api.openapi.document import document, field_schema
 from gateway.api.unsupported import REFUSED_ENDPOINTS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
@@ -53,6 +55,25 @@ async def test_the_document_is_sound(tmp_path: Path) -> None:
             assert operation["responses"]
             given = {p["name"] for p in operation.get("parameters", ()) if p["in"] == "path"}
             assert given == set(re.findall(r"\{(\w+)\}", path))
+
+
+async def test_the_document_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_written = 0
+
+    def counted(*args: Any) -> Any:
+        nonlocal n_written
+        n_written += 1
+        return document(*args)
+
+    monkeypatch.setattr("gateway.app.document", counted)
+    async with running(tmp_path) as gateway:
+        first = await gateway.client.get("/openapi.json")
+        second = await gateway.client.get("/openapi.json")
+    assert first.content == second.content
+    assert first.headers["content-type"] == "application/json; charset=utf-8"
+    assert n_written == 1
 
 
 async def test_every_reference_leads_somewhere_and_every_type_is_one(tmp_path: Path) -> None:
