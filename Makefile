@@ -78,7 +78,7 @@ lint: dev  ## formatting and ruff's rules
 types: dev  ## mypy --strict; seconds once its cache is there
 	$(BIN)/mypy --strict
 
-format: dev  ## format, and mend what ruff can mend
+format: dev  ## format, and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 

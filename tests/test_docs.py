@@ -4,6 +4,8 @@ import importlib.util
 import re
 from pathlib import Path
 
+from protocol.wire.tags import TAGS
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/**/*.md")]
@@ -82,3 +84,21 @@ def test_named_folders_exist() -> None:
             continue
         for name in re.findall(r"`((?:gateway|worker|protocol|tests)/[\w/]*/)`", page.read_text()):
             assert (ROOT / name).is_dir(), f"{page.name} names {name}"
+
+
+def test_names_of_the_code_in_pages_for_developers_exist() -> None:
+    words: set[str] = set()
+    for folder in ("gateway", "worker", "protocol", "tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            words |= {path.stem, *re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+    pages = [ROOT / "CONTRIBUTING.md", *(ROOT / "docs" / "building").glob("*.md")]
+    for page in pages:
+        for text in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
+            for name in re.findall(r"\b(?:_[a-z]\w+|[a-z]+_\w+|[A-Z]+_\w+)\b", text):
+                assert name in words, f"{page.name} names {name}"
+
+
+def test_the_page_on_the_protocol_names_every_message() -> None:
+    page = (ROOT / "docs" / "building" / "protocol.md").read_text(encoding="utf-8")
+    for tag in TAGS:
+        assert f"`{tag}`" in page, tag

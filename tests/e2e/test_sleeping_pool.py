@@ -1,4 +1,4 @@
-"""A real pool that sleeps: memory comes back, answers stay, a failed awakening is mended."""
+"""A real pool that sleeps: memory comes back, answers stay, a failed awakening is repeated."""
 
 import re
 import signal
