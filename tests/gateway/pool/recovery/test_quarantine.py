@@ -40,6 +40,16 @@ def restart(pool: Dispatcher, key: str, now: float, n_slots: int = 8) -> list[tu
     return places(pool.worker_ready(key, card(n_slots), now))
 
 
+def eight_streams() -> Dispatcher:
+    """Let worker `a` write for eight tasks, and `b` wait beside it."""
+    pool = dispatcher("a", n_slots=8)
+    for i in range(8):
+        pool.submit(named(i, f"prompt {i}"), 0.0)
+        read(pool, "a", i)
+    restart(pool, "b", 0.5)
+    return pool
+
+
 def test_a_fingerprint_is_of_the_prompt_and_the_parameters_but_not_of_the_seed() -> None:
     def digest(prompt: str, **params: object) -> bytes:
         fingerprint = named(1, prompt, **params).fingerprint
@@ -93,11 +103,7 @@ def test_the_first_death_counts_also_if_the_client_sends_the_request_again() -> 
 
 
 def test_eight_streams_on_a_killed_worker_are_tried_one_by_one_and_cleared() -> None:
-    pool = dispatcher("a", n_slots=8)
-    for i in range(8):
-        pool.submit(named(i, f"prompt {i}"), 0.0)
-        read(pool, "a", i)
-    restart(pool, "b", 0.5)
+    pool = eight_streams()
     assert places(pool.worker_lost("a", 1.0)) == [(i, "b") for i in range(8)]
     assert proceed(pauses(pool, "b", 3)) == [(3, "b")]
     for i in (0, 1, 2, 4, 5, 6, 7):
@@ -125,11 +131,7 @@ def test_a_suspect_without_an_answer_is_read_when_those_with_one_have_gone_on() 
 
 
 def test_what_pauses_is_not_accused_of_the_death_of_its_worker() -> None:
-    pool = dispatcher("a", n_slots=8)
-    for i in range(8):
-        pool.submit(named(i, f"prompt {i}"), 0.0)
-        read(pool, "a", i)
-    restart(pool, "b", 0.5)
+    pool = eight_streams()
     pool.worker_lost("a", 1.0)
     for i in range(6):
         pauses(pool, "b", i)
@@ -200,11 +202,7 @@ def test_a_prompt_that_takes_long_to_read_does_not_keep_other_suspects_waiting()
 
 
 def test_of_eight_streams_only_the_one_that_was_tried_is_held_and_the_others_go_on() -> None:
-    pool = dispatcher("a", n_slots=8)
-    for i in range(8):
-        pool.submit(named(i, f"prompt {i}"), 0.0)
-        read(pool, "a", i)
-    restart(pool, "b", 0.5)
+    pool = eight_streams()
     pool.worker_lost("a", 1.0)
     for i in range(3):
         read(pool, "b", i, attempt=1)
