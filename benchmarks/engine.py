@@ -35,23 +35,23 @@ def main() -> None:
         n_threads=len(os.sched_getaffinity(0)),
     )
     os.environ.update(process_environment(config, os.environ))
-    outlet = OutboundQueue()
-    # One thread loads and computes: another's first use of OpenMP would make a second crew.
-    thread = EngineThread(config, outlet, open_backend)
+    outbound = OutboundQueue()
+    # One thread loads and computes: a second one would make OpenMP threads of its own.
+    thread = EngineThread(config, outbound, open_backend)
     thread.start(lambda _fraction: None)
     while thread.engine is None:
         assert not thread.has_ended, thread.error
-        wait(outlet)
+        wait(outbound)
     params = SamplingParams(
         n_predict=args.predict, ignore_eos=True, temperature=args.temperature, stream=True
     )
-    stats = measure(thread, outlet, params)
+    stats = measure(thread, outbound, params)
     thread.stop()
     thread.join(10)
     report(stats, args.slots)
 
 
-def measure(thread: EngineThread, outlet: OutboundQueue, params: SamplingParams) -> Stats:
+def measure(thread: EngineThread, outbound: OutboundQueue, params: SamplingParams) -> Stats:
     """Fill every slot once; return what was counted."""
     engine: Engine | None = thread.engine
     assert engine is not None and thread.backend is not None
@@ -60,17 +60,17 @@ def measure(thread: EngineThread, outlet: OutboundQueue, params: SamplingParams)
         prompt = thread.backend.tokenize(f"Story {i}: once", add_special=True, parse_special=True)
         engine.submit(Submit(EngineTask(TaskKey(i), prompt, params)))
     while left:
-        wait(outlet)
-        items = outlet.take()
+        wait(outbound)
+        items = outbound.take()
         left -= sum(
             isinstance(one, Envelope) and isinstance(one.payload, Terminal) for one in items
         )
     return engine.heartbeat().stats
 
 
-def wait(outlet: OutboundQueue) -> None:
+def wait(outbound: OutboundQueue) -> None:
     """Wait until the engine has said something."""
-    select.select([outlet.fd], [], [])
+    select.select([outbound.fd], [], [])
 
 
 def report(stats: Stats, n_slots: int) -> None:

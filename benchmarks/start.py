@@ -12,9 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.processes import core_use, family
-
-PORT = 18095
+from benchmarks.processes import core_use, family, free_port
 
 
 def main() -> None:
@@ -23,24 +21,17 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--idle", type=float, default=10.0)
     args = parser.parse_args()
+    port = free_port()
     command = [
-        sys.executable,
-        "-m",
-        "worker.cli",
-        "serve",
-        "--workers",
-        str(args.workers),
-        "-c",
-        "4096",
-        "--port",
-        str(PORT),
+        *(sys.executable, "-m", "worker.cli", "serve", "-c", "4096"),
+        *("--workers", str(args.workers), "--port", str(port)),
     ]
     start = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         while True:
             with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{PORT}/readyz").status_code == 200:
+                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
                     break
             time.sleep(0.02)
         print(f"ready after {time.perf_counter() - start:.2f} s")

@@ -9,7 +9,9 @@ from protocol.wire.sampling import SamplingParams
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPrompt:
-    """The seeds' `system_prompt`: a common beginning of all prompts, and the names in a dialog."""
+    """`system_prompt` of llama-server of 2023 and 2024: what all prompts begin with, and the names
+    in a dialog.
+    """
 
     prompt: str = ""
     anti_prompt: str = ""

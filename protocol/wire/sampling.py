@@ -1,8 +1,8 @@
 """Every generation and sampling field of a request, declared once.
 
 Validation, aliases, wire, `/props`, `docs/using/sampling.md` and the `[worker.sampling]` table of a
-configuration are all read from this table. Defaults are llama-server's of today; where the seeds
-and llama-server disagree the reason stands beside the field. `stage` says who consumes a field.
+configuration are all read from this table. Defaults are llama-server's of today; where those of
+2023 and 2024 were different, the reason stands beside the field. `stage` says who consumes a field.
 """
 
 from dataclasses import dataclass

@@ -133,7 +133,7 @@ class LoraListed(Terminal):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSystemPrompt(TaskMessage):
-    """Give all slots a common beginning (the seeds' `system_prompt`); "" takes it away.
+    """Give all slots a common beginning (`system_prompt`); "" takes it away.
 
     Nothing is set if the worker has a newer version.
     """

@@ -37,13 +37,13 @@ def main() -> int:
         cases = [case for case in cases if not case.needs_root]
     expected = ExpectedAnswers(chosen.seed)
     outcomes = [(case, _run(case, expected)) for case in cases]
-    told = table([row for case, row in outcomes if row.n_sent and not case.waits_for])
-    print(told)
+    text = table([row for case, row in outcomes if row.n_sent and not case.waits_for])
+    print(text)
     if chosen.write:
-        write(told, chosen.seed)
-    bad = [case for case, row in outcomes if not case.is_borne(row)]
+        write(text, chosen.seed)
+    bad = [case for case, row in outcomes if not case.passes(row)]
     unexpected = [case.name for case in bad if not case.waits_for]
-    print(f"{len(outcomes)} faults, {len(bad)} not borne: {', '.join(map(str, bad)) or 'none'}")
+    print(f"{len(outcomes)} faults, {len(bad)} failed: {', '.join(map(str, bad)) or 'none'}")
     return 1 if unexpected else 0
 
 
@@ -52,19 +52,19 @@ def _is_meant(name: str, wanted: Sequence[str]) -> bool:
     return any(one in (name, name.partition(" ")[0], name[0]) for one in wanted)
 
 
-def write(told: str, seed: int) -> None:
-    """Put the rows into the table of the page; those of other cases stay as they are."""
+def write(found: str, seed: int) -> None:
+    """Put the rows of a table into that of the page; those of other cases stay as they are."""
     text = PAGE.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)
     assert tail, f"{PAGE} has no place for the table"
-    head_lines, rows = told.splitlines()[:2], {}
-    for line in [*rest.partition(END)[0].splitlines(), *told.splitlines()[2:]]:
+    head_lines, rows = found.splitlines()[:2], {}
+    for line in [*rest.partition(END)[0].splitlines(), *found.splitlines()[2:]]:
         if line.startswith("| "):
             rows[line.split("|")[1].strip()] = line
-    told = "\n".join([*head_lines, *(rows[one.name] for one in MATRIX if one.name in rows)]) + "\n"
+    found = "\n".join([*head_lines, *(rows[one.name] for one in MATRIX if one.name in rows)])
     note = f"Seed {seed}, the fake engine unless a row says *model*.\n\n"
-    PAGE.write_text(f"{head}{BEGIN}\n\n{note}{told}\n{END}{tail}")
+    PAGE.write_text(f"{head}{BEGIN}\n\n{note}{found}\n\n{END}{tail}")
 
 
 def _run(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
@@ -73,7 +73,7 @@ def _run(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
         row = asyncio.run(run_case(case, expected))
     except PoolFailed as error:
         row = FaultRow(name=case.name, what=case.what, violations=(str(error),))
-    is_well = case.is_borne(row)
+    is_well = case.passes(row)
     verdict = "ok" if is_well else f"waits: {case.waits_for}" if case.waits_for else "FAILED"
     print(f"{case.name}: {verdict} ({time.monotonic() - start_s:.1f} s)", file=sys.stderr)
     for line in () if is_well else row.problems():

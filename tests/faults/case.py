@@ -29,7 +29,7 @@ class FaultCase:
     n_retries: int = 0
     """Times that a client asks again when its connection was refused or cut."""
     may_refuse: bool = False
-    """Clean errors are right: `what` says which."""
+    """Clean errors are allowed: `what` says which."""
     compares: bool = True
     """False: only the ends are looked at; `what` says why."""
     is_last: bool = False
@@ -41,13 +41,13 @@ class FaultCase:
     is_shared: bool = False
     """It runs in `make test` too."""
     waits_for: str = ""
-    """Why it must fail today; the test then says so when it no longer does."""
+    """Why it fails today; the test fails once it no longer does."""
 
     def __str__(self) -> str:
         return self.name
 
-    def is_borne(self, row: FaultRow) -> bool:
-        """Tell whether everything is as it must be."""
+    def passes(self, row: FaultRow) -> bool:
+        """Return whether the counts are as they must be."""
         counts = dict(row.counts)
         if self.may_cut:
             counts[Ending.LOST] = 0

@@ -1,4 +1,4 @@
-"""A soak of some faults: every kind of fault that it draws is borne, and all is accounted for."""
+"""A soak of some faults: no kind of fault loses a request, and all is accounted for."""
 
 import asyncio
 

@@ -21,7 +21,7 @@ class Decision:
     """What ours lacks, as `tests/parity/compare.py` says it."""
 
 
-_TYPES = "a wrong type is refused; llama-server takes the default silently (house rule: never)"
+_TYPES = "a wrong type is refused; llama-server takes the default silently"
 _WORDS = "the same complaint without the names of a C++ library's exceptions"
 _CLIENTS = "it is the client's mistake, so 400; llama-server says 500"
 
@@ -38,7 +38,7 @@ DECISIONS: Mapping[str, Decision] = {
         why="the newer llama-server answers 400 too: it is the client's", status=400
     ),
     "empty body": Decision(why="as bad JSON: it is the client's mistake", status=400),
-    "bad grammar": Decision(why="the seeds' words: Failed to parse grammar", message=True),
+    "bad grammar": Decision(why="the words of 2023: Failed to parse grammar", message=True),
     "repeat_penalty 0": Decision(why="limits are named as for every other field", message=True),
     "n too many": Decision(why="choices beyond the slots wait in the queue", status=200),
     "stream progress": Decision(

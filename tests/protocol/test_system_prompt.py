@@ -1,4 +1,4 @@
-"""The system prompt of the seeds, in a request and in a file."""
+"""The system prompt of llama-server of 2023 and 2024, in a request and in a file."""
 
 import json
 from pathlib import Path

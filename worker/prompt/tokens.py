@@ -85,7 +85,7 @@ class PromptTokenizer:
             raise self.too_long(n_least)
 
     def fit(self, tokens: list[int], n_keep: int) -> tuple[list[int], bool]:
-        """Refuse a prompt that fills the context, or cut its middle out as the seeds do."""
+        """Refuse a prompt that fills the context, or cut its middle out, as in 2023."""
         n_ctx = self._card.n_ctx
         if len(tokens) < n_ctx:
             return tokens, False

@@ -16,7 +16,7 @@ from tests.gateway.inprocess import running
 pytestmark = pytest.mark.slow
 
 MODULES = ("/completion.js", "/index.js", "/json-schema-to-grammar.mjs")
-"""What pages of the seeds import."""
+"""What pages for llama-server of 2023 and 2024 import."""
 
 
 async def test_the_page_and_its_files_need_no_key_and_load_nothing_from_elsewhere(
