@@ -31,7 +31,7 @@ class TimedAnswer:
     first_s: float = 0.0
     """Time to the first token."""
     n_tokens: int = 0
-    """Of prompt and answer."""
+    """Characters of the prompt, which are the fake engine's tokens, and tokens of the answer."""
     request_id: str = ""
 
 

@@ -69,7 +69,9 @@ _OPTIONS = (
         help="Length of an answer in tokens, in the same notation.",
     ),
     click.option(
-        "--prompts", type=_FILE, help="File with one prompt a line; .jsonl: its 'prompt' or 'text'."
+        "--prompts",
+        type=_FILE,
+        help="File with one prompt a line; of .jsonl: 'prompt', 'text' or 'text_input'.",
     ),
     click.option(
         "--shared-prefix",
@@ -109,7 +111,11 @@ _OPTIONS = (
         help="Streams that decode during the whole load, reported apart.",
     ),
     click.option(
-        "--mixed-tokens", type=_POSITIVE, default=512, help="Tokens of their answers. [512]"
+        "--mixed-tokens",
+        type=_POSITIVE,
+        default=512,
+        show_default=True,
+        help="Tokens of their answers.",
     ),
     click.option("--seed", type=int, default=0, help="Seed of texts, lengths and arrivals."),
     click.option(
