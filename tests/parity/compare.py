@@ -10,7 +10,7 @@ from protocol.wire.schema import json_type
 def missing(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
     """Name every key of theirs that ours lacks, and every value of another JSON type.
 
-    More keys than theirs are welcome. Of arrays the first item stands for all.
+    More keys than theirs are allowed. Of an array the first and the last item are compared.
     """
     if json_type(theirs) != json_type(ours):
         yield f"{path or '.'}: {json_type(theirs)} became {json_type(ours)}"
@@ -29,7 +29,7 @@ def missing(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
 
 
 def unequal(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    """Name every value of theirs that ours has otherwise; more keys are welcome."""
+    """Name every value of theirs that differs in ours; more keys are allowed."""
     if isinstance(theirs, dict) and isinstance(ours, dict):
         for key, value in theirs.items():
             yield from unequal(value, ours.get(key), f"{path}.{key}")
