@@ -1,8 +1,8 @@
 """What this server does not support: a table of request fields and one of endpoints.
 
-`REFUSED_FIELDS` are those on which llama-server or OpenAI act, and this server does not yet. A
-value that asks for something gets a 400 that names the field; null, or the value that asks for
-nothing, passes.
+`REFUSED_FIELDS` are those on which llama-server, OpenAI or vLLM act, and this server does not
+yet. A value that asks for something gets a 400 that names the field; null, or the value that asks
+for nothing, passes.
 
 Any other field that is not read is ignored, as llama-server ignores it: some change no answer (a
 label of an account, a hint for speed), and clients such as Open WebUI send their own to every
@@ -30,6 +30,9 @@ def _not_empty(value: Any) -> bool:
 Refusal = tuple[str, _Test]
 """The complaint, and the test for a value (not null) that asks for something."""
 
+_CONSTRAINTS = ("guided_choice", "guided_grammar", "guided_json", "guided_regex")
+_CONSTRAINED = "say response_format, json_schema or grammar; vLLM's fields are not supported yet"
+
 REFUSED_FIELDS: Mapping[str, Refusal] = {
     "functions": ("function calls are not supported yet", _not_empty),
     "function_call": ("function calls are not supported yet", other_than("none", "auto")),
@@ -45,6 +48,7 @@ REFUSED_FIELDS: Mapping[str, Refusal] = {
     "chat_template": ("a template in the request is not supported yet", _not_empty),
     "chat_parser": ("choosing the chat parser is not supported yet", _not_empty),
     "parse_tool_calls": ("choosing the chat parser is not supported yet", other_than(True)),
+    **dict.fromkeys((*_CONSTRAINTS, "structured_outputs"), (_CONSTRAINED, _not_empty)),
 }
 """The fields that endpoints refuse, unless they read them or have a row of their own."""
 

@@ -27,6 +27,13 @@ def test_a_refused_field_is_named(field: str) -> None:
     assert caught.value.message.endswith(" not supported yet")
 
 
+@pytest.mark.parametrize("field", ["guided_json", "guided_choice", "structured_outputs"])
+def test_vllms_constraints_name_what_to_say_instead(field: str) -> None:
+    with pytest.raises(InvalidRequest, match="say response_format, json_schema or grammar"):
+        refuse_unsupported({"messages": [], field: {"choice": ["yes", "no"]}})
+    refuse_unsupported({field: {}, "guided_decoding_backend": "auto"})
+
+
 @pytest.mark.parametrize(
     "field",
     [
