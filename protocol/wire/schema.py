@@ -162,7 +162,7 @@ def check(row: FieldRow, value: Any, key: str, bounds: Bounds | None = None) -> 
         value = math.trunc(value)
     value = _as_kind(row.kind, value, key)
     if spec.choices and value not in spec.choices:
-        allowed = ", ".join(spec.choices)
+        allowed = ", ".join(filter(None, spec.choices))
         raise InvalidRequest(f"Field '{key}': must be one of {allowed}, but got {value}", param=key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _within(value, spec, key, bounds)

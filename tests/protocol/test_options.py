@@ -89,6 +89,7 @@ def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None
         ("--port", "x", "--port: must be a number, but got 'x'"),
         ("--port", "70000", "Field '--port': Value must be between 0 <= value <= 65535"),
         ("-sm", "rows", "Field '-sm': must be one of none, layer, row, tensor, but got rows"),
+        ("--pooling", "avg", "Field '--pooling': must be one of none, mean, cls"),
         ("-l", "15043", "must be TOKEN_ID"),
         ("-fa", "maybe", "must be one of on, off"),
         ("--rope-scale", "0", "must be greater than 0"),
