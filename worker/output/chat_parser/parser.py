@@ -115,12 +115,16 @@ class ChatParser:
             if reasoning_marks.may_only_end:
                 self._first = [*self._first, Marker(Kind.CLOSER, (reasoning_marks.close,))]
         if expected.begun:
-            self._text = expected.begun
-            self._advance()
-            if expected.is_continued and not (is_whole or expected.repeats_begun):
-                self._sink.take()
+            self._read_begun(expected)
         self._n_unread = len(self._text)
         """Length of the text if nothing of it is classified yet."""
+
+    def _read_begun(self, expected: Expected) -> None:
+        """Read what the prompt began of the answer."""
+        self._text = expected.begun
+        self._advance()
+        if expected.is_continued and not (self._raw is not None or expected.repeats_begun):
+            self._sink.take()
 
     def feed(self, text: str) -> Parsed:
         """Take text; return the parts that are certain now."""
