@@ -2,11 +2,11 @@
 
 import asyncio
 import dataclasses
-import sys
 from typing import Any
 
 import click
 import orjson
+import uvloop
 
 from gateway.bench import progress
 from gateway.bench.client.asking import first_model
@@ -44,7 +44,7 @@ def bench(url: str, **values: Any) -> None:
 
 def run_in_loop(target: BenchTarget, shape: LoadShape, load: BenchLoad) -> BenchRun:
     """Run a load from synchronous code."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(measured(target, shape, load))
 
 
@@ -57,14 +57,6 @@ async def measured(target: BenchTarget, shape: LoadShape, load: BenchLoad) -> Be
     driver = Driver(target, shape, load)
     async with progress.shown(driver):
         return await driver.run()
-
-
-def _loop_factory() -> Any:
-    if sys.platform == "win32":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
 
 
 def _plain(value: object) -> object:

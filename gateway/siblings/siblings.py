@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -48,8 +47,7 @@ class Siblings:
         """Listen to the others."""
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            if sys.platform == "linux":
-                self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             path = self._path(self.name)
             self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_BYTES)
             path.chmod(0o600)

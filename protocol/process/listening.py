@@ -17,13 +17,14 @@ from protocol.errors import ConfigError
 from protocol.process import inherited
 
 BACKLOG = 2048
-_LINUX_OPTIONS = {
-    "TCP_KEEPIDLE": 60,
-    "TCP_KEEPINTVL": 15,
-    "TCP_KEEPCNT": 4,
+_TCP_OPTIONS = {
+    socket.TCP_KEEPIDLE: 60,
+    socket.TCP_KEEPINTVL: 15,
+    socket.TCP_KEEPCNT: 4,
     # Without it Hypercorn would wait without limit for a client that has stopped reading.
-    "TCP_USER_TIMEOUT": 60_000,
+    socket.TCP_USER_TIMEOUT: 60_000,
 }
+"""Idle seconds before a probe, seconds between probes, their number; ms without an answer."""
 _WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 _UNIX_SUFFIX = ".sock"
 
@@ -187,9 +188,8 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for name, value in _LINUX_OPTIONS.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    for option, value in _TCP_OPTIONS.items():
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def url_of(sock: socket.socket, config: GatewayConfig) -> str:

@@ -7,7 +7,6 @@ not affected.
 import ctypes
 import os
 import signal
-import sys
 
 PARENT_VARIABLE = "LLAMAPOOL_PARENT"
 
@@ -17,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent() -> None:
     """Ask the kernel for SIGKILL when the supervisor ends; exit now if it has ended already."""
     parent = os.environ.get(PARENT_VARIABLE, "")
-    if not parent.isdigit() or not sys.platform.startswith("linux"):
+    if not parent.isdigit():
         return
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != int(parent):  # it ended before the kernel was asked

@@ -26,8 +26,8 @@ BACKLOG = 1024
 
 
 def can_share(endpoint: Endpoint) -> bool:
-    """Whether the system has what it takes, and the port is a fixed one."""
-    return endpoint.is_tcp and endpoint.port > 0 and hasattr(socket, "SO_REUSEPORT")
+    """Whether it is a tcp endpoint with a fixed port."""
+    return endpoint.is_tcp and endpoint.port > 0
 
 
 def listen(endpoint: Endpoint, *, joins: bool) -> socket.socket:

@@ -271,7 +271,6 @@ def test_drain_that_takes_too_long_ends_with_1(start: Start) -> None:
     assert process.survivors() == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="PDEATHSIG is Linux's")
 def test_kill_9_of_the_supervisor_leaves_nobody(start: Start) -> None:
     process = start("plain", "plain")
     process.wait_for("ready url=")

@@ -9,8 +9,6 @@ import pytest
 from gateway.pool.network.shared_listener import can_share, listen
 from protocol.endpoint import Endpoint, read_endpoint
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT")
-
 
 @pytest.fixture
 def open_all() -> Iterator[ExitStack]:
