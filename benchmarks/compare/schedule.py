@@ -1,4 +1,4 @@
-"""Who is loaded when: the two servers by turns, alone on the machine or both started."""
+"""The order in which the two servers are loaded: each alone on the machine, or both started."""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence

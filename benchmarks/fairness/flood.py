@@ -19,7 +19,7 @@ from gateway.bench.client.connection import Client
 N_ANSWER = 30
 _WORDS = 30
 _REFUSED_S = 0.05
-"""Pause after a 429, whatever its `Retry-After` says."""
+"""Pause after a 429, in seconds; its `Retry-After` is ignored."""
 _numbers = itertools.count(1)
 
 

@@ -38,7 +38,7 @@ class NormalKeys:
                 results.parts.append(await _parts(self._watcher, answer))
 
     async def watch(self, seconds: float, results: Results) -> float:
-        """Count for so long; returns the p99 of the time to the first token, in seconds."""
+        """Count for `seconds`; return the p99 of the time to the first token, in seconds."""
         before, self.results = len(results.answers), results
         await asyncio.sleep(seconds)
         self.results = None

@@ -1,4 +1,4 @@
-"""The conversations of a load. One is determined by its seed and number, in whatever order."""
+"""The conversations of a load; each is determined by its seed and number alone."""
 
 from dataclasses import dataclass
 

@@ -54,7 +54,7 @@ class PoolEventStream:
 
 
 def _rights(scope: Scope) -> dict[str, object]:
-    """Tell what the client may do beside reading."""
+    """Return what the client may do beside reading."""
     return {
         "key": scope["key"],
         "may_order": not (why := _refusal(scope)),

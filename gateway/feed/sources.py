@@ -159,7 +159,7 @@ class Sources:
         return dict(sorted(rows.items()))
 
     def _sampled(self, others: Sequence[Mapping[int, OwnSecond]]) -> dict[str, Any]:
-        """Return the samples; only the newest ones are made anew."""
+        """Return the samples; only the newest ones are computed again."""
         history = self.sampler.history
         newest = next(reversed(self._samples), "0")
         if len(others) != self._n_others or history.newest < int(newest):

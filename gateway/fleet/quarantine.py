@@ -16,7 +16,7 @@ _QUESTION = "release"
 
 
 class QuarantineEndpoints:
-    """Lists what this gateway refuses; lets it in at all gateways of this host."""
+    """Lists the prompts that this gateway refuses, and accepts them again at all gateways here."""
 
     def __init__(self, pool: Pool, siblings: Siblings) -> None:
         self._pool = pool
@@ -29,7 +29,7 @@ class QuarantineEndpoints:
         return json_response({"fingerprints": [asdict(one) for one in views]})
 
     async def release(self, request: Request) -> Response:
-        """Let a prompt in again, or all of them; raises `TaskError` if none is refused."""
+        """Accept a prompt again, or all of them; raises `TaskError` if none is refused."""
         fingerprint = request.query_params.get("fingerprint", "")
         if "fingerprint" in request.query_params and not fingerprint:
             raise InvalidRequest("Parameter 'fingerprint': must not be empty", param="fingerprint")

@@ -36,7 +36,7 @@ class AnswerReader:
         return any(n > 1 for n in self.n_ends.values())
 
     def take(self, payload: bytes) -> bool:
-        """Read one event or body; tell whether it had something for the client to read."""
+        """Read one event or body; return whether it had text for the client."""
         found = orjson.loads(payload)
         if error := found.get("error"):
             self.error = str(error.get("message") if isinstance(error, Mapping) else error)
@@ -134,7 +134,7 @@ _READERS = {
 
 
 def is_repeated(got: str, want: str) -> bool:
-    """Tell whether a text is the wanted one with a piece of it twice in a row."""
+    """Return whether a text is the wanted one with a piece of it twice in a row."""
     n_more = len(got) - len(want)
     if n_more <= 0:
         return False

@@ -30,7 +30,7 @@ async def kill(scene: Scene, name: str, number: signal.Signals = signal.SIGKILL)
 
 
 async def break_inside(scene: Scene, name: str, what: str) -> None:
-    """Let a worker with the fake backend break inside a batch, and wait for its successor."""
+    """Make a worker with the fake backend break inside a batch, and wait for its successor."""
     since = len(scene.pool.lines)
     scene.pool.order(name, what)
     await scene.pool.wait_for(rf"process (died|drained) child=(\S+/)?{name} ", 40, since=since)
@@ -38,7 +38,7 @@ async def break_inside(scene: Scene, name: str, what: str) -> None:
 
 
 async def fail_step(scene: Scene, name: str) -> None:
-    """Let one batch of a worker with the fake backend fail; the worker goes on."""
+    """Make one batch of a worker with the fake backend fail; the worker must go on."""
     since = len(scene.pool.lines)
     scene.pool.order(name, "raise")
     await scene.pool.wait_for("asked to raise", 20, since=since)
@@ -121,7 +121,7 @@ async def send_nonsense(scene: Scene, n: int = 20) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Tell whether a process runs."""
+    """Return whether a process runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

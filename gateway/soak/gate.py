@@ -85,11 +85,11 @@ class TcpGate:
         await asyncio.gather(*self._accepting, return_exceptions=True)
 
     def stall(self) -> None:
-        """Let nothing through and tell nobody, as a link that is down; nothing is lost."""
+        """Stop relaying and close nothing, as a link that is down; nothing is lost."""
         self._goes.clear()
 
     def resume(self) -> None:
-        """Let everything through again, also what waited."""
+        """Relay again, what waited first."""
         self._goes.set()
 
     def cut(self, *, refuse: bool = False) -> None:
@@ -169,7 +169,7 @@ class _End:
         self.writer.transport.abort()
 
     def linger_zero(self) -> None:
-        """Let the next close be an RST."""
+        """Make the next close send an RST."""
         raw: socket.socket = self.writer.get_extra_info("socket")
         if raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -19,7 +19,7 @@ class FaultRow:
     leaks: tuple[str, ...] = ()
     longest_gap_s: float = 0.0
     violations: tuple[str, ...] = ()
-    """What else the fault expected in vain."""
+    """Expectations of the fault that were not met."""
     examples: tuple[str, ...] = ()
     """Some of the requests that were not answered rightly."""
 
@@ -42,7 +42,7 @@ class FaultRow:
         return [str(self.n_sent), *counts, str(len(self.leaks)), f"{self.longest_gap_s:.2f} s"]
 
     def problems(self) -> list[str]:
-        """Say in words what is wrong."""
+        """Return what is wrong, in words."""
         return [*self.violations, *(f"leaked: {one}" for one in self.leaks), *self.examples]
 
 

@@ -18,7 +18,7 @@ async def rejoined(scene: Scene, since: int) -> None:
 
 
 async def down_for_long(scene: Scene, name: str) -> None:
-    """Let nothing through until the worker is given up, and then for a while."""
+    """Stop the link until the worker is given up, and for five seconds more."""
     since, gate = len(scene.pool.lines), gate_of(scene)
     gate.stall()
     await scene.pool.wait_for(rf"worker lost worker=(\S+/)?{name} ", 8, since=since)
@@ -28,7 +28,7 @@ async def down_for_long(scene: Scene, name: str) -> None:
 
 
 async def down_for_a_moment(scene: Scene, name: str) -> None:
-    """Let nothing through for a second: nobody is given up."""
+    """Stop the link for a second: the worker must not be given up."""
     since, gate = len(scene.pool.lines), gate_of(scene)
     gate.stall()
     await asyncio.sleep(1.0)

@@ -73,7 +73,7 @@ class SoakPool:
         self._reading = asyncio.create_task(self._read(self._process))
 
     async def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> int:
-        """Send the supervisor a signal and return its exit code; whoever is left is killed."""
+        """Send the supervisor a signal and kill what is left; returns its exit code, else -1."""
         process = self.process
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(number)
@@ -184,7 +184,7 @@ class SoakPool:
         return found
 
     def order(self, worker: str, what: str) -> None:
-        """Let a worker with the fake backend break in this way at its next batch."""
+        """Make a worker with the fake backend break at its next batch; `what` says how."""
         for name in (worker, *self._full_names(worker)):
             (self.folder / "faults" / name).write_text(what)
 
@@ -226,7 +226,7 @@ class SoakPool:
         return sum(map(float, rows))
 
     async def is_quiet(self) -> bool:
-        """Tell whether no slot is busy and no task waits."""
+        """Return whether no slot is busy and no task waits."""
         try:
             slots = await self.get("/slots")
             waiting = await self.metric("llamapool_queue_tasks")
@@ -236,7 +236,7 @@ class SoakPool:
         return not (waiting or running or any(slot["is_processing"] for slot in slots))
 
     async def leaks(self, before: Mapping[str, int], within_s: float = 15.0) -> list[str]:
-        """Name what is left over once everything has ended; empty if all is well."""
+        """Return what is left over once everything has ended; empty if nothing is."""
         found = []
         if not await eventually(self.is_quiet, within_s):
             found.append("busy slots or waiting tasks")

@@ -79,7 +79,7 @@ class Traffic:
         self._n = 0
 
     def requests(self, n_each: int = 1) -> list[SoakRequest]:
-        """Return so many requests of each kind."""
+        """Return `n_each` requests of each kind."""
         kinds = self._shape.kinds or tuple(
             one for one in _KINDS if self.is_fake or one not in _FAKE_ONLY
         )
@@ -142,7 +142,7 @@ def _completions(it: Traffic, **more: Any) -> _Drawn:
 
 
 def _stopped(it: Traffic) -> _Drawn:
-    """Let a text begin stop strings often, and come to one at last."""
+    """Make the answer begin stop strings often, and end at one."""
     text = f"{it.story()[-100:].replace(' ', ' <en')}<end>and more"
     return _said(it, text, stop=["<end>", "zq"], stream=True)
 

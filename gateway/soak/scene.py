@@ -107,7 +107,7 @@ class Scene:
     rng: random.Random
     gate: TcpGate | None = None
     violations: list[str] = field(default_factory=list)
-    """What a fault expected in vain, in words."""
+    """Expectations of the fault that were not met, in words."""
 
     async def at_a_random_token(self) -> None:
         """Wait for a random number of tokens."""

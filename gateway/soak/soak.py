@@ -39,7 +39,7 @@ class Deaths:
     at_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def may_die(self, name: str, now_s: float) -> bool:
-        """Tell whether a process may be killed again."""
+        """Return whether a process may be killed again."""
         recent = [at for at in self.at_s[name] if now_s - at < _WINDOW_S]
         self.at_s[name] = recent
         return len(recent) < _DEATHS
@@ -117,7 +117,7 @@ class Growth:
         self._last: dict[int, tuple[float, float]] = {}
 
     def note(self, scene: Scene) -> None:
-        """Look at every process."""
+        """Record the memory of every process."""
         now_s = time.monotonic()
         for name, mib in scene.pool.resident_mib().items():
             pid = scene.pool.pid_of(name)
@@ -125,7 +125,7 @@ class Growth:
             self._last[pid] = now_s, mib
 
     def leaks(self) -> list[str]:
-        """Name the processes that grew too fast, over a minute or more."""
+        """Return the processes that grew too fast, over a minute or more."""
         found = []
         for pid, (first_s, first_mib, name) in self._first.items():
             last_s, mib = self._last[pid]

@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def _is_meant(name: str, wanted: Sequence[str]) -> bool:
-    """Tell whether a case is wanted: by its name, its number (`A1`) or the letter of its group."""
+    """Whether a case is wanted: by its name, its number (`A1`) or the letter of its group."""
     return any(one in (name, name.partition(" ")[0], name[0]) for one in wanted)
 
 

@@ -20,7 +20,7 @@ class FaultCase:
     """The letter of its group, its number, and what tells several of a number apart."""
     what: str
     inject: Inject
-    """Does it to a pool under load; `Scene.violations` has what it expected in vain."""
+    """Does it to a pool under load; what it expects and is not so goes to `Scene.violations`."""
     pool: PoolShape = PoolShape()
     traffic: TrafficShape | None = None
     n_clients: int = 8

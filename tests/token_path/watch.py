@@ -65,7 +65,7 @@ class Trace:
 
 
 def _holds(value: Any, depth: int = 5) -> bool:
-    """Tell whether a value is the token, or messages or bytes that hold it."""
+    """Return whether a value is the token, or messages or bytes that hold it."""
     match value:
         case str():
             return TOKEN in value and "[[" not in value  # the prompt asks for it

@@ -187,5 +187,5 @@ def _mine(path: Path) -> bool:
 
 
 def _may_ask(path: Path) -> bool:
-    """Tell whether a socket below `SERVICE_DIR` is this user's, or this user is root."""
+    """Whether a socket below `SERVICE_DIR` is this user's, or this user is root."""
     return os.getuid() in (0, path.stat().st_uid)

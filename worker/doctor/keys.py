@@ -81,7 +81,7 @@ def _judged_bind(endpoint: Endpoint) -> Finding:
 
 
 def dialled_links(worker: WorkerConfig) -> Iterator[Finding]:
-    """Judge whether somebody listens where a worker dials."""
+    """Judge whether the gateways that a worker dials can be reached."""
     for text in worker.connect:
         with contextlib.suppress(ConfigError):  # reported by `worker_keys`
             (endpoint,) = dialled([text], has_keys=True)

@@ -24,7 +24,7 @@ class Repository:
     """One repository; raises `ConfigError` with what to do if a file is unavailable."""
 
     def __init__(self, name: str, *, token: str, offline: bool) -> None:
-        """Take `USER/MODEL[:QUANT]`."""
+        """`name` is `USER/MODEL[:QUANT]`."""
         self._full = name
         self._repo, _, self._quant = name.partition(":")
         self._token = token or None

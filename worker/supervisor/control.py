@@ -149,11 +149,11 @@ class ControlServer:
         return [peer for peer in self._peers if peer.is_open and not peer.is_subscribed]
 
     def report(self, line: Line) -> None:
-        """Tell all gateways of models; a gateway that is not there gets the whole state later."""
+        """Send a line about models to all gateways; one that connects later gets all of it."""
         self._send(self.gateways, line)
 
     def publish(self, line: Line) -> None:
-        """Tell all gateways what admins want to know."""
+        """Send a line for admins to all gateways."""
         self._send(self.subscribers, line)
 
     def answer(self, peer: ControlPeer, line: Line) -> None:

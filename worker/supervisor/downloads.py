@@ -48,7 +48,7 @@ class ModelDownloads:
         return f"<ModelDownloads {' '.join(self._running)}>"
 
     def open(self, selector: selectors.BaseSelector) -> None:
-        """Take the selector of the loop."""
+        """Read the downloads' output with this selector, that of the supervisor's loop."""
         self._selector = selector
 
     def start(self, model: str) -> None:

@@ -13,7 +13,7 @@ from worker.supervisor.handover import Handover
 logger = logging.getLogger("supervisor")
 
 Reread = Callable[[], Sequence[Launch]]
-"""Reads the configuration anew and returns how to start each gateway; raises `ConfigError`."""
+"""Reads the configuration again and returns how to start each gateway; raises `ConfigError`."""
 
 _IDLE_S = 90.0
 """Longer than an idle client connection stays open after its gateway was replaced."""

@@ -101,7 +101,7 @@ class ModelRecalls(Generic[Peer]):
             one.silent = [other for other in one.silent if other is not peer]
 
     def _free(self, model: str, keepers: list[Peer]) -> None:
-        """Note who still keeps a model; tell all gateways if nobody does."""
+        """Note which gateways still keep a model; tell all gateways if none does."""
         if keepers:
             self._keepers[model] = keepers
         elif self._keepers.pop(model, None) is not None:

@@ -38,7 +38,7 @@ class SupervisorStatus:
         self._reported = ""
 
     def begin(self, now: float) -> None:
-        """Take the time of the start."""
+        """Set the time of the start."""
         self._started_at = self._beat_at = now
 
     @property

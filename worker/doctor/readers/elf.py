@@ -16,7 +16,7 @@ _X86_64 = 62
 
 
 def built_for(path: Path) -> frozenset[str]:
-    """Name the extensions that an x86-64 build uses, as in `avx2`; none if they are unknown."""
+    """Return the extensions that an x86-64 build uses, as in `avx2`; none if they are unknown."""
     try:
         data = path.read_bytes()
         bodies = ((name, code.removeprefix(_ENDBR64)) for name, code in _functions(data))

@@ -47,7 +47,7 @@ class Questions:
         self._asked.clear()
 
     def add_answer(self, answer: Answered) -> None:
-        """Take one answer."""
+        """Store one answer."""
         for asking in self._asked.values():
             if any(one.id == answer.id for one in asking.asks):
                 asking.answers[answer.id] = answer.text

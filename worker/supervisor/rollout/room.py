@@ -49,7 +49,7 @@ def need_of(config: WorkerConfig, host: Host, mapped: frozenset[str]) -> MemoryN
 
 
 def fits(need: MemoryNeed) -> bool:
-    """Return whether so much is free now; unknown free memory counts as none."""
+    """Return whether this much memory is free now; unknown free memory counts as none."""
     if need.host and need.host > usable_memory():
         return False
     return not need.device or need.device <= free_device_memory(need.devices)
