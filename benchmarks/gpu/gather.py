@@ -1,7 +1,7 @@
 """Gathers what a machine without a network needs: trimmed sources of llama.cpp, wheels, a model.
 
 The sources are those of the pinned llama-cpp-python; what a build with CUDA does not read is left
-out. Parts above `PART_BYTES` are split, because what travels at once is bounded.
+out. The model is split into parts of `PART_BYTES`, because ways of copying files have limits.
 """
 
 import hashlib
@@ -82,11 +82,11 @@ def sizes(kit: Kit) -> dict[str, int]:
 
 
 def too_large(found: dict[str, int]) -> str | None:
-    """Say by how much the parts without the model are more than what travels at once."""
+    """Return by how much the parts without the model exceed `MAX_BYTES`; None if they do not."""
     size = sum(n for part, n in found.items() if not part.startswith("model/"))
     if size <= MAX_BYTES:
         return None
-    return f"the kit has {size / 1e6:.1f} MB, {MAX_BYTES / 1e6:.0f} may travel: see _LEFT_OUT"
+    return f"the kit has {size / 1e6:.1f} MB, the limit is {MAX_BYTES / 1e6:.0f} MB: see _LEFT_OUT"
 
 
 def _pins() -> dict[str, str]:
@@ -157,7 +157,7 @@ def joined(kit: Kit) -> bytes:
     try:
         facts = json.loads((folder / "model.json").read_text())
     except OSError as error:
-        raise Unfit("the model is not in the kit: gather it, and carry its parts") from error
+        raise Unfit("the model is not in the kit: gather it, and copy its parts") from error
     data = b"".join((folder / f"{number}.part").read_bytes() for number in _numbers(folder))
     if hashlib.sha256(data).hexdigest() != facts["sha256"]:
         raise Unfit(f"{len(data)} of {facts['size']} bytes of the model are there, or others")

@@ -72,7 +72,7 @@ def test_a_kit_that_is_too_large_to_travel_is_named_and_the_model_is_not_counted
     found = {"wheels": 50_000_000, "sources": 9_000_000, "model/0.part": 50_000_000}
     assert gather.too_large(found) is None
     fault = gather.too_large({**found, "vocabulary": 7_000_000})
-    assert fault is not None and "66.0 MB, 60 may travel" in fault
+    assert fault is not None and "66.0 MB, the limit is 60 MB" in fault
 
 
 def test_the_model_travels_in_parts_and_a_missing_one_is_named(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ class Process:
 
 
 def marked(mark: str) -> list[int]:
-    """Return the live processes that carry a mark in their environment."""
+    """Return the live processes that have a mark in their environment."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
