@@ -264,7 +264,7 @@ def failed(code: ErrorCode, message: str) -> m.Failed:
 @click.option("--model", default="fake")
 @click.option("--slots", default=8)
 @click.option("--rate", default=0.0, help="Engine steps a second; 0 is as fast as it goes.")
-@click.option("--count", default=1, help="So many workers in this process: NAME-0, NAME-1, ...")
+@click.option("--count", default=1, help="Number of workers in this process: NAME-0, NAME-1, ...")
 def main(  # noqa: PLR0917 - one for each option
     connect: str, name: str, model: str, slots: int, rate: float, count: int
 ) -> None:
