@@ -5,9 +5,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from playwright.async_api import Locator, Page, Request, Route, expect
+from playwright.async_api import Locator, Page, Request, expect
 
-ANSWERS = "**/v1/chat/completions"
+from tests.browser.intercept import Intercepted, intercept
+
+ANSWERS = "*/v1/chat/completions"
 
 Delta = Mapping[str, Any]
 
@@ -76,13 +78,13 @@ async def answer_with(page: Page, *bodies: str, **headers: str) -> list[dict[str
     asked: list[dict[str, Any]] = []
     left = list(bodies)
 
-    async def fulfil(route: Route) -> None:
-        asked.append(body_of(route.request))
+    async def fulfil(request: Intercepted) -> None:
+        asked.append(request.body)
         body = left.pop(0) if len(left) > 1 else left[0]
         shown = {name.replace("_", "-"): value for name, value in headers.items()}
-        await route.fulfill(body=body, content_type="text/event-stream", headers=shown)
+        await request.fulfill(body, content_type="text/event-stream", headers=shown)
 
-    await page.route(ANSWERS, fulfil)
+    await intercept(page, ANSWERS, fulfil)
     return asked
 
 
@@ -90,8 +92,8 @@ async def refuse_with(page: Page, status: int, message: str, **headers: str) -> 
     """Refuse the page's requests."""
     error = {"code": status, "message": message, "type": "error"}
 
-    async def fulfil(route: Route) -> None:
+    async def fulfil(request: Intercepted) -> None:
         shown = {name.replace("_", "-"): value for name, value in headers.items()}
-        await route.fulfill(status=status, json={"error": error}, headers=shown)
+        await request.fulfill({"error": error}, status=status, headers=shown)
 
-    await page.route(ANSWERS, fulfil)
+    await intercept(page, ANSWERS, fulfil)

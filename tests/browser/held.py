@@ -2,7 +2,9 @@
 
 import asyncio
 
-from playwright.async_api import Page, Route
+from playwright.async_api import Page
+
+from tests.browser.intercept import Intercepted, intercept
 
 SLOW_READS = """
 () => {
@@ -67,14 +69,14 @@ class Held:
 
     def __init__(self) -> None:
         self.n_asked = 0
-        self._waiting: asyncio.Queue[Route] = asyncio.Queue()
+        self._waiting: asyncio.Queue[Intercepted] = asyncio.Queue()
 
-    async def hold(self, route: Route) -> None:
-        """Take a request; a handler of `Page.route`."""
+    def hold(self, request: Intercepted) -> None:
+        """Take a request; a handler of `intercept`."""
         self.n_asked += 1
-        self._waiting.put_nowait(route)
+        self._waiting.put_nowait(request)
 
-    async def next(self) -> Route:
+    async def next(self) -> Intercepted:
         """Return the request that came first of those that are left."""
         return await asyncio.wait_for(self._waiting.get(), 15)
 
@@ -82,5 +84,5 @@ class Held:
 async def hold(page: Page, address: str) -> Held:
     """Hold back all requests to an address."""
     held = Held()
-    await page.route(address, held.hold)
+    await intercept(page, address, held.hold)
     return held

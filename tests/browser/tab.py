@@ -3,8 +3,9 @@
 A page of its own costs a test a second of CPU: two processes, all scripts read and compiled anew.
 """
 
-from playwright.async_api import Browser, CDPSession, Page, Route, ViewportSize
+from playwright.async_api import Browser, CDPSession, Page, ViewportSize
 
+from tests.browser.intercept import Intercepted, intercept, release
 from tests.browser.watched import Watched
 
 SIZE = ViewportSize(width=1280, height=800)
@@ -12,16 +13,16 @@ _NOWHERE = "http://127.0.0.1/nowhere"
 """Of the same site as all servers of tests: going there takes no new process."""
 
 
-async def _nothing(route: Route) -> None:
+async def _nothing(request: Intercepted) -> None:
     body = '<link rel="icon" href="data:,">'  # which nobody then asks for
-    await route.fulfill(body=body, content_type="text/html")
+    await request.fulfill(body, content_type="text/html")
 
 
 async def leave(page: Page) -> None:
     """Go to an empty page: nothing of the one before runs any more, or asks its server."""
-    await page.route(_NOWHERE, _nothing)
+    await intercept(page, _NOWHERE, _nothing)
     await page.goto(_NOWHERE)
-    await page.unroute(_NOWHERE, _nothing)
+    await release(page, _NOWHERE)
 
 
 class Tab:
@@ -53,6 +54,7 @@ class Tab:
         await context.clear_permissions()
         await context.unroute_all(behavior="ignoreErrors")
         await page.unroute_all(behavior="ignoreErrors")
+        await release(page)
         if self._session is not None:
             await self._session.detach()  # its scripts go with it
             self._session = None

@@ -173,7 +173,7 @@ async def test_an_order_that_is_answered_late_closes_no_other_dialog(
     async with administered(tmp_path) as (gateway, _), leaving(page):
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
-        held = await hold(page, "**/admin/drain")
+        held = await hold(page, "*/admin/drain")
         await page.get_by_role("button", name="w0", exact=True).click()
         await page.get_by_role("button", name="Drain …").click()
         await page.get_by_role("dialog").get_by_role("button", name="Drain", exact=True).click()
@@ -183,6 +183,6 @@ async def test_an_order_that_is_answered_late_closes_no_other_dialog(
         dialog = page.get_by_role("dialog", name="Replace the workers?")
         await expect(dialog).to_be_visible()
         async with page.expect_response("**/admin/drain"):
-            await coming.fulfill(json={})
+            await coming.fulfill({})
         await page.evaluate("new Promise(requestAnimationFrame)")
         await expect(dialog).to_be_visible()

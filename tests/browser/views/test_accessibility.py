@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Page, expect
 
 from tests.browser.axe import violations
 from tests.browser.chat import (
@@ -18,6 +18,7 @@ from tests.browser.chat import (
     stream,
 )
 from tests.browser.held import hold
+from tests.browser.intercept import intercept
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
@@ -72,7 +73,6 @@ async def test_axe_finds_nothing(browser: Browser, fake_pool: Served) -> None:
     await page.get_by_role("button", name="API key").click()
     assert await violations(page) == []
     await page.keyboard.press("Escape")
-    await page.unroute(ANSWERS)
     await refuse_with(page, 429, "full", retry_after="30")
     await questions(page).get_by_role("button", name="Edit").click()
     assert await violations(page) == []
@@ -128,13 +128,7 @@ async def test_the_place_in_the_queue_is_shown(
 ) -> None:
     body = stream({"content": "Here."}, comments=["queue position=3 wait_s=4.2", "x", ""])
     head = body.partition("data: ")[0]
-    held: list[Route] = []
-
-    async def hold(route: Route) -> None:
-        held.append(route)
-        await route.fulfill(body=head, content_type="text/event-stream")
-
-    await page.route(ANSWERS, hold)
+    await intercept(page, ANSWERS, lambda one: one.fulfill(head, content_type="text/event-stream"))
     await page.goto(fake_pool.url)
     await page.evaluate(
         """

@@ -18,6 +18,7 @@ from tests.browser.chat import (
     stream,
 )
 from tests.browser.held import SLOW_READS, SLOW_WRITES, happens, hold
+from tests.browser.intercept import intercept
 from tests.browser.tab import Tab
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
@@ -104,7 +105,6 @@ async def test_an_answer_that_ends_while_its_chat_is_opened_is_shown_whole(
     one, _ = await two_chats(page, fake_pool.url)
     await page.locator(".chats a", has_text="One").click()
     await expect(answers(page).locator(".markdown")).to_have_text("First.")
-    await page.unroute(ANSWERS)
     held = await hold(page, ANSWERS)
     await say(page, "More.")
     coming = await held.next()
@@ -113,7 +113,7 @@ async def test_an_answer_that_ends_while_its_chat_is_opened_is_shown_whole(
     await hold_reading(page, one)
     await page.locator(".chats a", has_text="One").click()
     await happens(page, "window.reads.length > 0")
-    await coming.fulfill(body=stream({"content": "Third."}), content_type="text/event-stream")
+    await coming.fulfill(stream({"content": "Third."}), content_type="text/event-stream")
     await happens(page, f"await ({READ_MESSAGES})().then((all) => all.includes('Third.'))")
     await let_go(page)
     await expect(answers(page).last.locator(".markdown")).to_have_text("Third.")
@@ -132,9 +132,7 @@ async def test_a_chat_that_is_deleted_while_its_answer_comes_stays_deleted(
     await page.get_by_role("button", name="Delete", exact=True).click()
     await expect(page.locator(".chats a")).to_have_count(0)
     await say(page, "Another.")
-    await (await held.next()).fulfill(
-        body=stream({"content": "Yes."}), content_type="text/event-stream"
-    )
+    await (await held.next()).fulfill(stream({"content": "Yes."}), content_type="text/event-stream")
     await answered(page)
     await expect(page.locator(".chats a")).to_have_text(["Another."])
     await page.reload()
@@ -145,7 +143,6 @@ async def test_messages_that_are_deleted_while_an_answer_comes_stay_deleted(
     page: Page, fake_pool: Served
 ) -> None:
     await two_chats(page, fake_pool.url)
-    await page.unroute(ANSWERS)
     held = await hold(page, ANSWERS)
     await say(page, "More?")
     await held.next()
@@ -169,7 +166,7 @@ async def test_a_slow_disk_holds_nothing_up_and_lets_nobody_send_twice(
     await say(page, "One.")
     coming = await held.next()
     await say(page, "Two.")  # has to wait for the answer
-    await coming.fulfill(body=stream({"content": "Yes."}), content_type="text/event-stream")
+    await coming.fulfill(stream({"content": "Yes."}), content_type="text/event-stream")
     await answered(page)
     await expect(questions(page).locator(".plain")).to_have_text(["One."])
     await expect(message_field(page)).to_have_value("Two.")
@@ -179,14 +176,14 @@ async def test_a_slow_disk_holds_nothing_up_and_lets_nobody_send_twice(
 async def test_properties_of_a_model_that_is_not_chosen_any_more_are_dropped(
     page: Page, fake_pool: Served
 ) -> None:
-    await page.route("**/v1/models", lambda route: route.fulfill(json=TWO_MODELS))
-    held = await hold(page, "**/props?*")
+    await intercept(page, "*/v1/models", lambda one: one.fulfill(TWO_MODELS))
+    held = await hold(page, "*/props?*")
     await page.goto(fake_pool.url)
     left = await held.next()
     await page.get_by_label("Model", exact=True).select_option("right")
     right = await held.next()
-    assert left.request.url.endswith("left") and right.request.url.endswith("right")
-    await right.fulfill(json=props(0.5, vision=True))
+    assert left.url.endswith("left") and right.url.endswith("right")
+    await right.fulfill(props(0.5, vision=True))
     await expect(page.get_by_role("button", name="Attach")).to_be_visible()
     await left.abort()
     await page.get_by_role("button", name="Settings of this chat").click()
@@ -211,7 +208,7 @@ async def test_a_refusal_of_the_old_key_does_not_ask_for_the_new_one(
     await use_key(page, "new")
     await expect(page.get_by_role("dialog")).to_have_count(0)
     error = {"code": 401, "message": "Invalid API Key", "type": "authentication_error"}
-    await coming.fulfill(status=401, json={"error": error})
+    await coming.fulfill({"error": error}, status=401)
     await expect(page.get_by_role("alert")).to_contain_text("This server wants an API key.")
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
@@ -222,11 +219,11 @@ async def test_a_chat_that_was_left_asks_the_server_for_nothing(
 ) -> None:
     watched.allowed.append("status of 503")
     await page.clock.install()
-    held = await hold(page, "**/v1/models")
+    held = await hold(page, "*/v1/models")
     await page.goto(fake_pool.url)
     first = await held.next()
     error = {"error": {"code": 503, "message": "loading", "type": "unavailable_error"}}
-    await first.fulfill(status=503, json=error)
+    await first.fulfill(error, status=503)
     await expect(page.locator(".server-trouble")).to_have_text("loading")
     await page.clock.run_for(3_500)
     second = await held.next()
@@ -240,7 +237,7 @@ async def test_a_chat_that_was_left_asks_the_server_for_nothing(
 async def test_a_picture_that_is_still_read_goes_with_its_message(
     page: Page, tab: Tab, fake_pool: Served
 ) -> None:
-    await page.route("**/props?*", lambda route: route.fulfill(json=props(0.5, vision=True)))
+    await intercept(page, "*/props?*", lambda one: one.fulfill(props(0.5, vision=True)))
     asked = await answer_with(page, stream({"content": "A dot."}))
     await tab.run_first(
         """

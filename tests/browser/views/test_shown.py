@@ -18,6 +18,7 @@ from tests.browser.chat import (
     stream,
 )
 from tests.browser.held import OPEN_ANSWER
+from tests.browser.intercept import intercept
 from tests.browser.tab import Tab
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
@@ -104,7 +105,8 @@ async def test_reasoning_that_cannot_be_ended_says_so(
     await tab.run_first(
         f"({OPEN_ANSWER})({json.dumps(f'data: {json.dumps(event)}' + chr(10) * 2)})"
     )
-    await page.route(f"{ANSWERS}/control", lambda one: one.fulfill(status=status, json=body))
+    data = json.dumps(body)
+    await intercept(page, f"{ANSWERS}/control", lambda one: one.fulfill(data, status=status))
     await page.goto(fake_pool.url)
     await say(page, "2 + 2?")
     await page.get_by_role("button", name="Answer now").click()
@@ -182,7 +184,6 @@ async def test_trouble_is_told_in_plain_words_with_the_time_to_try_again(
     again = alert.get_by_role("button", name="Try again")
     await expect(again).to_be_disabled()
     await expect(again).to_have_text(re.compile(r"Try again in [12] s"))
-    await page.unroute("**/v1/chat/completions")
     await answer_with(page, stream({"content": "Hello."}))
     await expect(again).to_be_enabled()
     await again.click()
@@ -209,7 +210,6 @@ async def test_the_worker_that_ended_an_answer_and_its_wait_are_told_by_the_serv
     figures = (await answered(page)).locator(".figures")
     await expect(figures).to_contain_text("gpu-1/chat 0, gpu-2/x")
     await expect(figures).to_contain_text("queued 1.4 s")
-    await page.unroute(ANSWERS)
     await answer_with(page, f"{begun}\n\n{moved}{rest}", **head)
     await say(page, "It moved.")
     figures = (await answered(page, 2)).locator(".figures")
@@ -217,7 +217,6 @@ async def test_the_worker_that_ended_an_answer_and_its_wait_are_told_by_the_serv
     await expect(figures).to_contain_text("queued 1.9 s")
     await expect(figures).not_to_contain_text("gpu-9/old")
     await expect(figures.get_by_title("Worker; chosen for: prefix")).to_be_visible()
-    await page.unroute(ANSWERS)
     await answer_with(page, f"{begun}\n\n{rest}", **head)
     await say(page, "The head said all.")
     figures = (await answered(page, 3)).locator(".figures")
@@ -253,9 +252,10 @@ async def test_pictures_are_offered_only_to_models_that_see(page: Page, fake_poo
     """
     await message_field(page).evaluate(paste)
     await expect(page.get_by_text("This model does not see pictures.")).to_be_visible()
-    await page.route(
-        "**/props?*",
-        lambda route: route.fulfill(json={"modalities": {"vision": True, "audio": True}}),
+    await intercept(
+        page,
+        "*/props?*",
+        lambda one: one.fulfill({"modalities": {"vision": True, "audio": True}}),
     )
     await page.reload()
     await expect(page.get_by_role("button", name="Attach")).to_be_visible()
@@ -272,9 +272,10 @@ async def test_sounds_are_sent_and_a_webp_picture_goes_as_one_that_llama_cpp_rea
     page: Page, fake_pool: Served
 ) -> None:
     asked = await answer_with(page, stream({"content": "A drum."}))
-    await page.route(
-        "**/props?*",
-        lambda route: route.fulfill(json={"modalities": {"vision": True, "audio": True}}),
+    await intercept(
+        page,
+        "*/props?*",
+        lambda one: one.fulfill({"modalities": {"vision": True, "audio": True}}),
     )
     await page.goto(fake_pool.url)
     await expect(page.get_by_role("button", name="Attach")).to_be_visible()

@@ -54,7 +54,7 @@ async def test_an_answer_that_another_tab_receives_is_not_taken_for_a_broken_one
     other = await context.new_page()
     await other.goto(page.url)
     await expect(other.locator(".note")).to_have_text("Being written in another tab.")
-    await coming.fulfill(body=stream({"content": "Yes."}), content_type="text/event-stream")
+    await coming.fulfill(stream({"content": "Yes."}), content_type="text/event-stream")
     await expect(answers(other).locator(".markdown")).to_have_text("Yes.")
     await expect(other.locator(".note")).to_have_count(0)
 
