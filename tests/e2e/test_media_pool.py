@@ -10,6 +10,7 @@ import pytest
 from tests.e2e.process import python
 from tests.e2e.served import Served
 from tests.models.mmproj import write_mmproj
+from tests.models.shallow import shallow_path
 from tests.worker.engine.test_media import png
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
@@ -17,6 +18,21 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 IMAGE = base64.b64encode(png(40, 30)).decode()
 NATIVE = " a lot of people who are just trying to make a living off of the planet, but they're"
 CHAT = 'The "N" in "NFC" stands for National Football Association. It\'s a nickname used'
+
+
+@pytest.fixture(scope="module")
+def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Two workers of one model that see."""
+    folder = tmp_path_factory.mktemp("seeing twice")
+    write_mmproj(folder / "mmproj.gguf", 576)
+    config = folder / "pool.toml"
+    config.write_text(
+        "[gateway]\nport = 0\n"
+        f'[[worker]]\nmodel = "{shallow_path()}"\nmmproj = "mmproj.gguf"\ncount = 2\nn_ctx = 512\n'
+    )
+    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
+    yield served.wait_until_ready()
+    served.close()
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +59,14 @@ def complete(pool: Served, prompt: Any, **body: Any) -> Any:
     """Complete greedily."""
     fields = {"prompt": prompt, "n_predict": 20, "temperature": 0} | body
     return pool.client.post("/completion", json=fields).json()
+
+
+def test_each_worker_of_a_model_takes_images(two_workers: Served) -> None:
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{IMAGE}"}}
+    body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
+    answers = [two_workers.client.post("/v1/chat/completions", json=body) for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert len({answer.headers["x-llamapool-worker"] for answer in answers}) == 2
 
 
 def test_native_prompt_with_marker_gives_llama_servers_text(pool: Served) -> None:

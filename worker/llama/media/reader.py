@@ -5,10 +5,8 @@ Reading a prompt may happen on any thread; encoding and decoding belong to the e
 
 import ctypes
 import os
-import secrets
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -41,10 +39,10 @@ NO_MEDIA = (
 Embedding = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
-@cache
-def _marker() -> str:
-    """Return the marker of this process: the gateway knows it also when the model comes again."""
-    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
+def _marker(model: str) -> str:
+    """Return the marker of a model, the same in all its workers: a prompt may go to any of them."""
+    name = sha256(model.encode()).hexdigest()[:32]
+    return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{name}__>"
 
 
 class MediaReader:
@@ -53,7 +51,7 @@ class MediaReader:
     def __init__(self, config: WorkerConfig, model: Any, n_ubatch: int) -> None:
         self._model = model
         self._n_ubatch = n_ubatch
-        self.marker = _marker()
+        self.marker = _marker(config.alias)
         params = mtmd.mtmd_context_params_default()
         params.use_gpu = config.mmproj_offload
         device = config.mmproj_device or next(iter(config.device), "")
