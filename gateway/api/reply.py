@@ -12,6 +12,7 @@ import orjson
 
 from gateway.api.fields.media_links import MediaLink
 from gateway.http.sse import event
+from protocol.errors import InvalidRequest
 from protocol.wire.facts import SystemPrompt, TokenProb
 from protocol.wire.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
@@ -101,10 +102,23 @@ class RequestPlan:
     """Returns the frame of an error that comes after the first byte."""
 
 
+_MAX_TASKS = 8192
+"""Maximum tasks of a request with several choices of each prompt, 4 us each; a pool takes fewer."""
+
+
 def fan_out(
     prompts: Sequence[Generate], params: SamplingParams
 ) -> tuple[tuple[Generate, ...], tuple[SamplingParams, ...]]:
-    """Repeat each prompt `n` times; returns the tasks and the parameters of each."""
+    """Repeat each prompt `n` times; returns the tasks and the parameters of each.
+
+    Raises `InvalidRequest` for so many that making them would hold the loop.
+    """
+    if params.n > 1 and len(prompts) * params.n > _MAX_TASKS:
+        message = (
+            f"Field 'prompt': at most {_MAX_TASKS} answers at once, but got {len(prompts)}"
+            f" with {params.n} choices each"
+        )
+        raise InvalidRequest(message, param="prompt")
     choices = choices_of(params)
     tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in choices)
     return tasks, tuple(task.params for task in tasks)
