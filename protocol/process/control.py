@@ -126,7 +126,7 @@ class Listed:
     is_greeting: bool = False
     """Whether this is the first line of a connection."""
     workers: tuple["WorkerReport", ...] = ()
-    """The current workers, in a greeting."""
+    """The current workers, in a greeting, and those that could not load their model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

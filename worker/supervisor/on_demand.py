@@ -61,6 +61,8 @@ class OnDemand:
         """The entry that each model was loaded with; it may have left the list since."""
         self._reported: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
+        self._failed: dict[str, WorkerReport] = {}
+        """Why the last load of a model failed; a gateway may not have been there to hear it."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -137,6 +139,8 @@ class OnDemand:
             if self._has_changed(report):
                 self._reported[report.worker] = report
                 self._control.report(report)
+            if report.exit_code:
+                self._failed[report.model] = report
             if report.phase is Phase.GONE:
                 del self._reported[report.worker]
                 self._watches.remove(watch)
@@ -165,7 +169,7 @@ class OnDemand:
 
     def greeting(self) -> Iterator[Line]:
         """Yield the first lines of a connection."""
-        workers = tuple(self._reported.values())
+        workers = (*self._failed.values(), *self._reported.values())
         yield Listed(models=self._infos(), is_greeting=True, workers=workers)
 
     def _infos(self) -> tuple[ModelInfo, ...]:
@@ -212,6 +216,7 @@ class OnDemand:
     def _load(self, entry: Entry, now: float) -> None:
         self._n_started += 1
         self._loaded[entry.info.name] = entry
+        self._failed.pop(entry.info.name, None)
         path = self._folder / f"model-{self._n_started}.json"
         try:
             path.touch(mode=0o600)

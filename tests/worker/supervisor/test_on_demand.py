@@ -1,0 +1,47 @@
+"""Models that are loaded by order: what a gateway hears when it connects."""
+
+import selectors
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.config.config import GatewayConfig, PoolConfig
+from protocol.process.control import Listed, Phase, WorkerReport
+from worker.models.catalog import open_catalog
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.watch import ChildWatch
+from worker.supervisor.on_demand import OnDemand
+
+PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
+
+
+class Control:
+    """The end of a control channel to which no gateway has connected yet."""
+
+    def report(self, line: Any) -> None:
+        """Reach nobody."""
+
+
+def greeted(on_demand: OnDemand) -> tuple[WorkerReport, ...]:
+    (line,) = on_demand.greeting()
+    assert isinstance(line, Listed)
+    return line.workers
+
+
+def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
+    (tmp_path / "models.ini").write_text(PRESET)
+    config = PoolConfig(gateway=GatewayConfig(models_preset=str(tmp_path / "models.ini")))
+    control: Any = Control()
+    on_demand = OnDemand(open_catalog(config, {}), control, tmp_path, models_max=0)
+    watches: list[ChildWatch] = []
+    with selectors.DefaultSelector() as selector:
+        on_demand.open(watches, selector, 0.0)
+    watches[0].child.state, watches[0].exit_code = ChildState.GIVEN_UP, 78
+    on_demand.report_changes()
+    (report,) = greeted(on_demand)
+    assert (report.model, report.phase, report.exit_code) == ("m", Phase.GONE, 78)
+    on_demand.close()
