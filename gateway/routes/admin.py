@@ -22,6 +22,7 @@ from gateway.api.llamacpp.views import (
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import Headers, json_response
 from gateway.http.origin.auth import require_admin
+from gateway.http.origin.cors import case_of_version
 from gateway.pool.status import Health, ModelState
 from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
@@ -162,10 +163,12 @@ class Admin:
             raise _not_started("metrics endpoint", "--metrics")
         headers = {
             "Content-Type": "text/plain; version=0.0.4",  # as media_type it would get a charset
-            "Process-Start-Time-Unix": str(int(self._started_at)),
         }
         text = await self._metrics.render()
-        return Response(text, 200, headers)
+        response = Response(text, 200, headers)
+        started = (b"Process-Start-Time-Unix", str(int(self._started_at)).encode())
+        response.raw_headers += case_of_version([started], request.scope)
+        return response
 
 
 def _is_ready(health: Health) -> bool:

@@ -45,7 +45,7 @@ class CorsMiddleware:
         own: Headers = [(b"Access-Control-Allow-Origin", allowed)] if allowed else []
         if scope["method"] == "OPTIONS":
             headers = [*own, *self._preflight]
-            headers = _case_of_version(headers, scope)
+            headers = case_of_version(headers, scope)
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
@@ -55,7 +55,7 @@ class CorsMiddleware:
         if self._has_credentials and "*" not in self._origins:
             own.append((b"Access-Control-Allow-Credentials", b"true"))
         own += [(b"vary", b"origin"), _EXPOSED]
-        own = _case_of_version(own, scope)
+        own = case_of_version(own, scope)
 
         async def allow(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -65,7 +65,7 @@ class CorsMiddleware:
         await self._app(scope, receive, allow)
 
 
-def _case_of_version(headers: Headers, scope: Scope) -> Headers:
+def case_of_version(headers: Headers, scope: Scope) -> Headers:
     """Return the names as HTTP/2 demands them, or for HTTP/1 as llama-server writes them.
 
     Upper case means nothing in HTTP/1, but clients that compare names as they came exist:

@@ -117,6 +117,7 @@ async def test_metrics_count_tokens(gateway: Running) -> None:
     response = await gateway.client.get("/metrics")
     assert response.headers["content-type"] == "text/plain; version=0.0.4"
     assert response.headers["process-start-time-unix"].isdigit()
+    assert b"Process-Start-Time-Unix" in [name for name, _ in response.headers.raw]
     assert "llamacpp:tokens_predicted_total 2" in response.text
 
 

@@ -76,12 +76,14 @@ async def test_a_reader_that_stops_reading_loses_its_slot(tmp_path: Path) -> Non
 
 
 async def test_http2_needs_a_key_and_ends_a_broken_stream(tmp_path: Path) -> None:
-    async with running(tmp_path, api_key=("k",), continues=False) as gateway:
+    async with running(tmp_path, api_key=("k",), continues=False, metrics=True) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         async with httpx.AsyncClient(
             base_url=gateway.url, http1=False, http2=True, timeout=LIMIT_S
         ) as client:
             assert (await client.get("/v1/models")).status_code == 401
+            metrics = await client.get("/metrics", headers={"X-Api-Key": "k"})
+            assert b"process-start-time-unix" in [name for name, _ in metrics.headers.raw]
             asking = asyncio.create_task(
                 client.post(
                     "/completion",
