@@ -122,8 +122,14 @@ class Catalog:
                 logger.warning("option without effect", extra={"model": name, "cause": line})
             source = "models_dir" if name in listed else CACHE_SOURCE
             source = "preset" if name in presets else source
+            worker = self._worker(name, {**preset.settings, **self._flags})
+            if not _names_model(worker):
+                logger.warning(
+                    "model not listed", extra={"model": name, "cause": "its section names no model"}
+                )
+                continue
             is_hidden = source == CACHE_SOURCE and preset.settings["worker.model"] in hidden
-            entry = self._entry(name, preset, source, names_taken)
+            entry = self._entry(worker, preset, source, names_taken)
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
 
     def _hidden(self, presets: Iterable[Preset]) -> set[str]:
@@ -138,9 +144,10 @@ class Catalog:
             if settings.get(repo)
         }
 
-    def _entry(self, name: str, preset: Preset, source: str, names_taken: set[str]) -> Entry:
-        settings = {**preset.settings, **self._flags}
-        worker = self._worker(name, settings)
+    def _entry(
+        self, worker: WorkerConfig, preset: Preset, source: str, names_taken: set[str]
+    ) -> Entry:
+        name, settings = worker.alias, {**preset.settings, **self._flags}
         return Entry(
             info=ModelInfo(
                 name=name,
@@ -161,10 +168,6 @@ class Catalog:
 
     def _worker(self, name: str, settings: Mapping[str, Any]) -> WorkerConfig:
         (worker,) = options.apply(PoolConfig(worker=(self.base,)), settings).worker
-        if not (worker.model or worker.hf_repo or worker.model_url) and worker.backend != "fake":
-            raise ConfigError(
-                f"[{name}] is no model of models_dir and names none: say model = FILE.gguf"
-            )
         asked = {alias.strip() for alias in worker.alias.split(",")} - {""}
         worker = replace(worker, alias=name, aliases=tuple(sorted({*asked, *worker.aliases})))
         # As in llama-server, relative paths of a preset are relative to where the server runs.
@@ -193,6 +196,10 @@ def open_catalog(
             },
         )
     return catalog
+
+
+def _names_model(worker: WorkerConfig) -> bool:
+    return bool(worker.model or worker.hf_repo or worker.model_url or worker.backend == "fake")
 
 
 def _of_file(found: FoundModel) -> Preset:

@@ -108,7 +108,6 @@ def test_a_mistake_at_a_reload_keeps_the_old_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ini", "words"),
     [
-        ("[x]\nc = 1\n", r"\[x\] is no model of models_dir and names none: say model = FILE.gguf"),
         ("[a]\nalias = b\n", "alias 'b' of model 'a' also means 'b'"),
         ("[*]\nalias = z\n", "alias 'z' of model 'b' also means 'a'"),
         (
@@ -125,6 +124,14 @@ def test_what_cannot_work_ends_the_start(tmp_path: Path, ini: str, words: str) -
 def test_a_name_with_a_comma_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert list(catalog(tmp_path, "", "a,b.gguf", "c.gguf").entries) == ["c"]
     assert "comma" in caplog.text
+
+
+def test_a_section_without_a_model_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """People write `[default]` for `[*]`, and llama-server starts."""
+    assert list(catalog(tmp_path, "[default]\nc = 1\n", "a.gguf").entries) == ["a"]
+    assert "model not listed model=default" in caplog.text
 
 
 def test_no_models_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
