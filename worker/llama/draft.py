@@ -131,8 +131,6 @@ class DraftModel(Drafter):
 def open_draft_model(config: WorkerConfig, backend: Backend) -> DraftModel:
     """Load the draft model of a worker; raises `ConfigError` if it does not fit the model."""
     assert isinstance(backend, LlamaBackend)
-    if not config.model_draft:
-        raise ConfigError("spec_type draft-simple needs a model_draft (-md FILE)")
     return DraftModel(config, backend.tokens, backend.card.n_ctx)
 
 

@@ -17,17 +17,24 @@ _OTHERS = frozenset({"draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"
 def kinds(config: WorkerConfig) -> tuple[str, ...]:
     """Return the kinds of drafters in the order in which they are tried.
 
-    Named kinds come first, then those whose files are given; `none` turns all off.
+    Named kinds come first, then those whose files are given; `none` turns all off. A draft model
+    that is named without its file is left out.
     """
-    named = tuple(kind.strip() for kind in config.spec_type if kind.strip())
+    named = _named(config)
     with_cache = config.lookup_cache_static or config.lookup_cache_dynamic
     has_model = config.model_draft and not _OTHERS & {*named}  # else its file is their head
     given = (NGRAM_CACHE,) * bool(with_cache) + (DRAFT_MODEL,) * bool(has_model)
     for kind in named:
         if kind not in SPECULATIVE_TYPES and kind not in _OTHERS:
             raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(SPECULATIVE_TYPES)}")
-    ours = (kind for kind in (*named, *given) if kind in SPECULATIVE_TYPES)
+    ours = [kind for kind in (*named, *given) if kind in SPECULATIVE_TYPES]
+    if not config.model_draft:
+        ours = [kind for kind in ours if kind != DRAFT_MODEL]
     return () if NONE in named else tuple(dict.fromkeys(ours))
+
+
+def _named(config: WorkerConfig) -> tuple[str, ...]:
+    return tuple(kind.strip() for kind in config.spec_type if kind.strip())
 
 
 def longest_draft(config: WorkerConfig) -> int:
@@ -37,10 +44,11 @@ def longest_draft(config: WorkerConfig) -> int:
 
 def with_speculation(config: WorkerConfig) -> WorkerConfig:
     """Fill in the request defaults of speculation, as far as the configuration leaves them out."""
-    for kind in config.spec_type:
-        if kind.strip() in _OTHERS:
-            cause = f"spec_type {kind.strip()} is not there; it changes no answer"
-            logger.warning("option without effect", extra={"cause": cause})
+    for kind in _named(config):
+        if kind in _OTHERS:
+            _warn(f"spec_type {kind} is not there; it changes no answer")
+        elif kind == DRAFT_MODEL and not config.model_draft:
+            _warn(f"spec_type {kind} needs a model_draft (-md FILE)")
     params = config.sampling
     ours, n_max = kinds(config) or (NONE,), longest_draft(config)
     for kind in params.speculative_types:
@@ -57,6 +65,10 @@ def with_speculation(config: WorkerConfig) -> WorkerConfig:
         speculative_p_min=config.draft_p_min if p_min is None else p_min,
     )
     return replace(config, sampling=params)
+
+
+def _warn(cause: str) -> None:
+    logger.warning("option without effect", extra={"cause": cause})
 
 
 def _n_max(kind: str, config: WorkerConfig) -> int:

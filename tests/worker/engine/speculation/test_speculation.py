@@ -262,6 +262,13 @@ def test_a_configuration_may_want_less_than_its_worker_could() -> None:
         with_speculation(WorkerConfig(sampling=odd))
 
 
+def test_a_draft_model_without_its_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """llama-server serves without drafting, so this does too."""
+    told = with_speculation(WorkerConfig(spec_type=("draft-simple",))).sampling
+    assert told.speculative_types == ("none",)
+    assert "spec_type draft-simple needs a model_draft (-md FILE)" in caplog.text
+
+
 def test_drafters_follow_from_the_files_that_are_given() -> None:
     assert kinds(WorkerConfig()) == ()
     assert longest_draft(WorkerConfig()) == 0
@@ -269,6 +276,7 @@ def test_drafters_follow_from_the_files_that_are_given() -> None:
     assert kinds(WorkerConfig(model_draft="d.gguf", spec_type=("none",))) == ()
     both = WorkerConfig(model_draft="d.gguf", spec_type=("ngram-simple",))
     assert kinds(both) == ("ngram-simple", "draft-simple")
+    assert kinds(WorkerConfig(spec_type=("draft-simple", "ngram-mod"))) == ("ngram-mod",)
     heads = WorkerConfig(model_draft="head.gguf", spec_type=("draft-mtp", "ngram-mod"))
     assert kinds(heads) == ("ngram-mod",)
     with pytest.raises(ConfigError, match="ngram-odd"):
