@@ -142,9 +142,11 @@ class Pool:
     def _spec(self, task: m.TaskMessage, model: str, origin: Origin, *, is_whole: bool) -> TaskSpec:
         name, slot, prefix = "", -1, Prefix()
         if isinstance(task, m.Generate):
-            prefix = origin.prefix(task, model)
+            prefix, n_tokens = origin.prefix(task, model), origin.guess_tokens(task)
             if task.params.id_slot >= 0:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
+        else:
+            n_tokens = guess_tokens(task)
         return TaskSpec(
             task_id=next(self._ids),
             model=model,
@@ -155,7 +157,7 @@ class Pool:
             priority=origin.urgency.priority,
             start_within_s=origin.urgency.start_s,
             n_answer=_answer_limit(task),
-            n_tokens=guess_tokens(task),
+            n_tokens=n_tokens,
             takes_credit=isinstance(task, m.Generate),
             worker=name,
             slot=slot,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.trace import TaskTrace
 from gateway.requests.record import RequestRecord
 from protocol.wire.messages import Generate
@@ -53,10 +54,19 @@ class Origin:
     record: RequestRecord | None = field(default=None, compare=False)
     """The request, which pays for the tasks."""
     _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
+    _lengths: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
+
+    def guess_tokens(self, task: Generate) -> int:
+        """Guess the tokens of a prompt, once for all choices of the request."""
+        key = _prompt_of(task)
+        found = self._lengths.get(key)
+        if found is None:
+            found = self._lengths[key] = guess_tokens(task)
+        return found
 
     def prefix(self, task: Generate, model: str) -> Prefix:
         """Hash the blocks of a prompt, once for all choices of the request."""
-        key = (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))
+        key = _prompt_of(task)
         found = self._prefixes.get(key)
         if found is None:
             found = self._prefixes[key] = fingerprint(task, model)
@@ -69,3 +79,8 @@ class Origin:
     def label_key(self, model: str) -> int:
         """Return the hash of the user within the pool; 0 for none."""
         return hash((model, self.salt, "label", self.label)) if self.label else 0
+
+
+def _prompt_of(task: Generate) -> tuple[int, int]:
+    """Identify the prompt, which the choices of a request share."""
+    return (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from gateway.pool.routing.prompt_length import guess_tokens
+from protocol.wire.messages import Generate
 from tests.gateway.inprocess import Running
 
 N_PROMPTS = 8192
@@ -52,3 +54,19 @@ async def test_many_choices_of_many_prompts_are_not_made(
     assert answer.status_code == 400
     assert "but got 100 with 100 choices each" in answer.json()["error"]["message"]
     assert "choices_of" not in planned
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_length_of_a_prompt_is_guessed_once_for_all_its_choices(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    guessed: list[Any] = []
+
+    def counted(task: Generate) -> int:
+        guessed.append(task.prompt)
+        return guess_tokens(task)
+
+    monkeypatch.setattr("gateway.pool.routing.origin.guess_tokens", counted)
+    answer = await gateway.post(path, {"prompt": ["one", "two"], "n": 4, "max_tokens": 1})
+    assert answer.status_code == 200
+    assert guessed == ["one", "two"]
