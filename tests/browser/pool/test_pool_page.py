@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, ViewportSize, expect
+from playwright.async_api import BrowserContext, Page, expect
 
 from protocol.process.control import Reply, WorkerOrder
 from protocol.wire.messages import Delta, Envelope, Generate, PromptRead, Started
@@ -18,6 +18,7 @@ from tests.browser.axe import violations
 from tests.browser.pictures import SCHEMES, take
 from tests.browser.pool.pool_page import cells as cells_of
 from tests.browser.pool.pool_page import fill_of, leaving, use_key
+from tests.browser.tab import Tab
 from tests.browser.watched import Watched
 from tests.e2e.served import Served
 from tests.fakes.echo import FakeOptions
@@ -248,13 +249,12 @@ async def test_nothing_is_received_while_the_page_is_hidden_or_shows_the_chat(
 
 
 async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
-    browser: Browser, tmp_path: Path
+    tab: Tab, tmp_path: Path
 ) -> None:
-    async with administered(tmp_path) as (gateway, _):
+    page = tab.page
+    async with administered(tmp_path) as (gateway, _), leaving(page):
         worker = await gateway.add_worker(FakeOptions(name="h/w2", n_slots=6, free_running=False))
-        size = ViewportSize(width=390, height=844)
-        context = await browser.new_context(viewport=size, reduced_motion="reduce")
-        page = await context.new_page()
+        await page.set_viewport_size({"width": 390, "height": 844})
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
         async with asking(gateway, 4, "boss"):
@@ -269,7 +269,6 @@ async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
                 await take(page, f"pool-phone-{scheme}")
             await page.get_by_role("button", name="w2", exact=True).click()
             assert await violations(page) == []
-        await context.close()
 
 
 async def test_two_hundred_and_fifty_six_workers_are_shown_smoothly(

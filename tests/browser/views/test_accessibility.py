@@ -3,7 +3,7 @@
 from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Page, expect
 
 from tests.browser.axe import violations
 from tests.browser.chat import (
@@ -52,9 +52,8 @@ SAID = """
 """
 
 
-async def test_axe_finds_nothing(browser: Browser, fake_pool: Served) -> None:
-    context = await browser.new_context(reduced_motion="reduce", bypass_csp=True)
-    page = await context.new_page()
+async def test_axe_finds_nothing(page: Page, fake_pool: Served, watched: Watched) -> None:
+    watched.allowed.append("status of 429")
     await page.goto(fake_pool.url)
     await expect(page.locator(".model")).to_have_text("fake")
     assert await violations(page) == []
@@ -83,7 +82,6 @@ async def test_axe_finds_nothing(browser: Browser, fake_pool: Served) -> None:
     await page.set_viewport_size({"width": 360, "height": 640})
     await page.get_by_role("button", name="Chats").click()
     assert await violations(page) == []
-    await context.close()
 
 
 async def test_a_screen_reader_hears_sentences_and_the_end(page: Page, fake_pool: Served) -> None:
