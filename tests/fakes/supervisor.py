@@ -52,7 +52,7 @@ class FakeSupervisor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "FakeSupervisor":
-        self._server = await asyncio.start_unix_server(self._converse, self.path)
+        await self.listen()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -62,11 +62,15 @@ class FakeSupervisor:
             for one in (worker, *self._more.pop(name, ())):
                 await one.die()
         self.hang_up()
-        assert self._server is not None
-        self._server.close()
+
+    async def listen(self) -> None:
+        """Take connections, at the start and after `hang_up`."""
+        self._server = await asyncio.start_unix_server(self._converse, self.path)
 
     def hang_up(self) -> None:
-        """Break the connections."""
+        """Break the connections and take no others."""
+        assert self._server is not None
+        self._server.close()
         for writer in self._writers:
             writer.close()
         self._writers.clear()

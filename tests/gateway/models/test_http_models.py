@@ -282,6 +282,7 @@ async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
         await until(lambda: not router.channel.is_open)
         assert (await complete(gateway, "a")).status_code == 200
         assert said(await complete(gateway, "b")) == "503 The supervisor does not answer"
+        await supervisor.listen()
         await until(lambda: router.channel.is_open)
         assert (await complete(gateway, "b")).status_code == 200
         assert await states(gateway) == {"a": "loaded", "b": "loaded"}
