@@ -103,7 +103,7 @@ class RequestPlan:
 
 
 _MAX_TASKS = 8192
-"""Maximum tasks of a request with several choices of each prompt, 4 us each; a pool takes fewer."""
+"""Maximum tasks of a request with several choices: to make one takes the loop 4 us."""
 
 
 def fan_out(

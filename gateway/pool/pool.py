@@ -142,7 +142,7 @@ class Pool:
     def _spec(self, task: m.TaskMessage, model: str, origin: Origin, *, is_whole: bool) -> TaskSpec:
         name, slot, prefix = "", -1, Prefix()
         if isinstance(task, m.Generate):
-            prefix, n_tokens = origin.prefix(task, model), origin.guess_tokens(task)
+            prefix, n_tokens = origin.prompt(task, model)
             if task.params.id_slot >= 0:
                 name, slot = self._dispatcher.slots.locate(model, task.params.id_slot)
         else:

@@ -122,14 +122,13 @@ class Catalog:
                 logger.warning("option without effect", extra={"model": name, "cause": line})
             source = "models_dir" if name in listed else CACHE_SOURCE
             source = "preset" if name in presets else source
-            worker = self._worker(name, {**preset.settings, **self._flags})
-            if not _names_model(worker):
+            entry = self._entry(name, preset, source, names_taken)
+            if entry is None:
                 logger.warning(
                     "model not listed", extra={"model": name, "cause": "its section names no model"}
                 )
                 continue
             is_hidden = source == CACHE_SOURCE and preset.settings["worker.model"] in hidden
-            entry = self._entry(worker, preset, source, names_taken)
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
 
     def _hidden(self, presets: Iterable[Preset]) -> set[str]:
@@ -144,10 +143,12 @@ class Catalog:
             if settings.get(repo)
         }
 
-    def _entry(
-        self, worker: WorkerConfig, preset: Preset, source: str, names_taken: set[str]
-    ) -> Entry:
-        name, settings = worker.alias, {**preset.settings, **self._flags}
+    def _entry(self, name: str, preset: Preset, source: str, names_taken: set[str]) -> Entry | None:
+        """Return the entry of a model; None if nothing says where the model is."""
+        settings = {**preset.settings, **self._flags}
+        worker = self._worker(name, settings)
+        if not (worker.model or worker.hf_repo or worker.model_url or worker.backend == "fake"):
+            return None
         return Entry(
             info=ModelInfo(
                 name=name,
@@ -196,10 +197,6 @@ def open_catalog(
             },
         )
     return catalog
-
-
-def _names_model(worker: WorkerConfig) -> bool:
-    return bool(worker.model or worker.hf_repo or worker.model_url or worker.backend == "fake")
 
 
 def _of_file(found: FoundModel) -> Preset:

@@ -27,9 +27,8 @@ def kinds(config: WorkerConfig) -> tuple[str, ...]:
     for kind in named:
         if kind not in SPECULATIVE_TYPES and kind not in _OTHERS:
             raise ConfigError(f"spec_type '{kind}': must be one of {', '.join(SPECULATIVE_TYPES)}")
-    ours = [kind for kind in (*named, *given) if kind in SPECULATIVE_TYPES]
-    if not config.model_draft:
-        ours = [kind for kind in ours if kind != DRAFT_MODEL]
+    there = {*SPECULATIVE_TYPES} - ({DRAFT_MODEL} if not config.model_draft else set())
+    ours = (kind for kind in (*named, *given) if kind in there)
     return () if NONE in named else tuple(dict.fromkeys(ours))
 
 

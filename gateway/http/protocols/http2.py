@@ -58,7 +58,8 @@ class Http2(H2Protocol):
     async def _send_data(self, stream_id: int) -> None:
         before = len(self.stream_buffers[stream_id].buffer)
         if before and self._is_without_room(stream_id):
-            self.priority.block(stream_id)  # Hypercorn's would let the buffer grow on
+            # Hypercorn would wake whoever waits for the buffer, though nothing was sent.
+            self.priority.block(stream_id)
             return
         await super()._send_data(stream_id)
         deadline = self._deadlines.get(stream_id)
@@ -121,7 +122,7 @@ class Http2(H2Protocol):
 
 
 def _parts(event: Body | EndBody) -> Iterable[StreamEvent]:
-    """Split data that a stream would copy whole while its client gives no room for it."""
+    """Split an answer: the buffer of a stream takes a part as a whole, however large it is."""
     if isinstance(event, EndBody) or len(event.data) <= BUFFER_HIGH_WATER:
         return (event,)
     return (

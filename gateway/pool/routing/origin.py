@@ -53,23 +53,14 @@ class Origin:
     """The client's user, a weaker hint of the same kind."""
     record: RequestRecord | None = field(default=None, compare=False)
     """The request, which pays for the tasks."""
-    _prefixes: dict[tuple[int, int], Prefix] = field(default_factory=dict, compare=False)
-    _lengths: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
+    _prompts: dict[tuple[int, int], tuple[Prefix, int]] = field(default_factory=dict, compare=False)
 
-    def guess_tokens(self, task: Generate) -> int:
-        """Guess the tokens of a prompt, once for all choices of the request."""
-        key = _prompt_of(task)
-        found = self._lengths.get(key)
+    def prompt(self, task: Generate, model: str) -> tuple[Prefix, int]:
+        """Hash the blocks of a prompt and guess its tokens, once for all choices of the request."""
+        key = (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))
+        found = self._prompts.get(key)
         if found is None:
-            found = self._lengths[key] = guess_tokens(task)
-        return found
-
-    def prefix(self, task: Generate, model: str) -> Prefix:
-        """Hash the blocks of a prompt, once for all choices of the request."""
-        key = _prompt_of(task)
-        found = self._prefixes.get(key)
-        if found is None:
-            found = self._prefixes[key] = fingerprint(task, model)
+            found = self._prompts[key] = fingerprint(task, model), guess_tokens(task)
         return found
 
     def session_key(self, model: str) -> int:
@@ -79,8 +70,3 @@ class Origin:
     def label_key(self, model: str) -> int:
         """Return the hash of the user within the pool; 0 for none."""
         return hash((model, self.salt, "label", self.label)) if self.label else 0
-
-
-def _prompt_of(task: Generate) -> tuple[int, int]:
-    """Identify the prompt, which the choices of a request share."""
-    return (id(task.chat), id(task.prompt) if task.infill is None else id(task.infill))

@@ -116,8 +116,8 @@ class ChatParser:
                 self._first = [*self._first, Marker(Kind.CLOSER, (reasoning_marks.close,))]
         if expected.begun:
             self._read_begun(expected)
-        self._n_unread = len(self._text)
-        """Length of the text if nothing of it is classified yet."""
+        self._n_chars = len(self._text)
+        """Length of all text so far; that of `_text` if nothing of it is classified yet."""
 
     def _read_begun(self, expected: Expected) -> None:
         """Read what the prompt began of the answer."""
@@ -129,7 +129,7 @@ class ChatParser:
     def feed(self, text: str) -> Parsed:
         """Take text; return the parts that are certain now."""
         self._text += text
-        self._n_unread += len(text)
+        self._n_chars += len(text)
         self._advance()
         parsed = self._sink.take()
         if self._raw is not None:
@@ -159,7 +159,7 @@ class ChatParser:
 
     def _unread(self) -> str:
         """Return the text that was held back, without what the prompt began of it."""
-        is_all = len(self._text) == self._n_unread and not self._expected.is_continued
+        is_all = len(self._text) == self._n_chars and not self._expected.is_continued
         return self._text.removeprefix(self._expected.begun) if is_all else self._text
 
     def _advance(self) -> None:

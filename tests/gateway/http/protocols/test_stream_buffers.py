@@ -1,13 +1,14 @@
 """What waits for a client of HTTP/2 that gives no room is bounded, and freed when it leaves."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 from h2.settings import SettingCodes
 from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, StreamBuffer
 
-from tests.gateway.http.protocols.test_hostile_clients import LARGE, gone, http2
+from tests.gateway.http.protocols.test_hostile_clients import LARGE, Http2Client, gone, http2
 from tests.gateway.inprocess import Running, until
 
 ROOM = 1 << 20
@@ -38,12 +39,21 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> Pushed:
     return Pushed(lambda push: monkeypatch.setattr(StreamBuffer, "push", push))
 
 
-async def test_a_large_answer_without_room_is_not_buffered_whole(
+@asynccontextmanager
+async def waiting_for_room(
     gateway: Running, pushed: Pushed
-) -> None:
+) -> AsyncIterator[tuple[Http2Client, int]]:
+    """Ask for a large answer without a window; yields when it waits for room."""
     async with http2(gateway, window=0) as client:
         stream = client.ask(LARGE.encode())
         await until(lambda: bool(pushed.sizes))
+        yield client, stream
+
+
+async def test_a_large_answer_without_room_is_not_buffered_whole(
+    gateway: Running, pushed: Pushed
+) -> None:
+    async with waiting_for_room(gateway, pushed) as (client, stream):
         client.http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: ROOM})
         client.http.increment_flow_control_window(ROOM)
         client.flush()
@@ -56,9 +66,7 @@ async def test_a_large_answer_without_room_is_not_buffered_whole(
 async def test_an_answer_that_waits_for_room_ends_when_its_stream_is_reset(
     gateway: Running, pushed: Pushed
 ) -> None:
-    async with http2(gateway, window=0) as client:
-        stream = client.ask(LARGE.encode())
-        await until(lambda: bool(pushed.sizes))
+    async with waiting_for_room(gateway, pushed) as (client, stream):
         client.http.reset_stream(stream)
         client.flush()
         async with asyncio.timeout(SOON_S):
