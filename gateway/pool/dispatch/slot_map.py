@@ -1,8 +1,9 @@
 """The slot ids of the whole pool. Pure."""
 
 import re
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from protocol.wire.facts import ModelCard
@@ -25,9 +26,9 @@ class SlotMap:
     """
 
     def __init__(self) -> None:
-        self._ranges: dict[str, range] = {}
+        self._workers: dict[str, ExpectedWorker] = {}
         """In the order of their names."""
-        self._models: dict[str, str] = {}
+        self._ranges: dict[str, range] = {}
         self._by_model: dict[str, _ModelSlots] = {}
         self._expected: set[str] = set()
         """Names of workers that are configured and were not ready yet."""
@@ -45,11 +46,9 @@ class SlotMap:
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
         self._configured |= {one.name for one in workers}
-        self._expected |= {one.name for one in workers} - self._ranges.keys()
+        self._expected |= {one.name for one in workers} - self._workers.keys()
         new = {one.name: one for one in workers if one.name in self._expected}
-        self._models |= {name: one.model for name, one in new.items()}
-        sizes = {one: len(ids) for one, ids in self._ranges.items()}
-        self._arrange(sizes | {name: one.n_slots for name, one in new.items()})
+        self._arrange(self._workers | new)
 
     def reserve(self, name: str, card: ModelCard) -> None:
         """Give a worker its range; those of later names move if it is new or has changed."""
@@ -57,23 +56,20 @@ class SlotMap:
         replaced = name.partition("~")[0]  # a rolling change puts w~2 in the place of w
         if replaced in self._expected:
             self.forget(replaced)
-        sizes = {one: len(ids) for one, ids in self._ranges.items()} | {name: card.n_slots}
-        self._models[name] = card.name
-        self._arrange(sizes)
+        self._arrange(self._workers | {name: ExpectedWorker(name, card.name, card.n_slots)})
 
-    def _arrange(self, sizes: Mapping[str, int]) -> None:
-        names = [one for one in self._ranges if one in sizes]  # in their order
-        for one in sizes.keys() - self._ranges.keys():
-            insort(names, one, key=_natural)
+    def _arrange(self, workers: Mapping[str, ExpectedWorker]) -> None:
+        if workers == self._workers:
+            return
+        self._workers = {name: workers[name] for name in sorted(workers, key=_natural)}
         self._ranges.clear()
         self._by_model.clear()
         start = 0
-        for one in names:
-            self._ranges[one] = range(start, start + sizes[one])
-            if sizes[one]:
-                model = self._by_model.setdefault(self._models[one], _ModelSlots())
-                model.add(one, self._ranges[one])
-            start += sizes[one]
+        for name, model, n_slots in self._workers.values():
+            self._ranges[name] = ids = range(start, start + n_slots)
+            if n_slots:
+                self._by_model.setdefault(model, _ModelSlots()).add(name, ids)
+            start = ids.stop
 
     def is_configured(self, name: str) -> bool:
         """Whether a worker is configured on this host, so that it keeps its range."""
@@ -83,9 +79,7 @@ class SlotMap:
         """Free the range of a worker that will not come back."""
         self._configured.discard(name)
         self._expected.discard(name)
-        if self._ranges.pop(name, None) is not None:
-            del self._models[name]
-            self._arrange({one: len(ids) for one, ids in self._ranges.items()})
+        self._arrange({one: worker for one, worker in self._workers.items() if one != name})
 
     def base(self, name: str) -> int:
         """Return the id of the worker's slot 0."""
@@ -141,6 +135,7 @@ class _ModelSlots:
         return self._workers[i][0], n - self._sums[i]
 
 
+@lru_cache(maxsize=4096)
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
     """Return the sort key that puts w-2 before w-10."""
     parts = re.split(r"([0-9]+)", name)
