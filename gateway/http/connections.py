@@ -246,10 +246,10 @@ class BoundedConnection(TCPServer):
         self.writer.close()
 
     async def _read_data(self) -> None:
-        n_most = _PIECE  # until the first bytes show which protocol this is
+        n_max = _PIECE  # until the first bytes show which protocol this is
         while not self.reader.at_eof():
             try:
-                data = await self.reader.read(n_most)
+                data = await self.reader.read(n_max)
             except (OSError, SSLError):
                 break
             if data and self._is_idle and self._deadline is None:
@@ -259,9 +259,9 @@ class BoundedConnection(TCPServer):
             except HungUp:
                 break
             if isinstance(self.protocol.protocol, H11Protocol):
-                n_most = MAX_RECV
+                n_max = MAX_RECV
             else:
-                n_most = _PIECE
+                n_max = _PIECE
                 await asyncio.sleep(0)  # otherwise all that was read would be handled in this turn
                 if len(data) == _PIECE and has_hung_up(self.writer.get_extra_info("socket")):
                     break  # what else it has sent would start requests that nobody waits for

@@ -104,7 +104,7 @@ BOUNDS = {
     "n_prompt": _TOKENS,
     "n_cached": _TOKENS,
     "n_predicted": _TOKENS,
-    "n_most": _TOKENS,
+    "n_max": _TOKENS,
 }
 """The histograms of each model, and their bounds in seconds or tokens."""
 
@@ -134,7 +134,7 @@ class ModelLatencies:
     n_prompt: Histogram
     n_cached: Histogram
     n_predicted: Histogram
-    n_most: Histogram
+    n_max: Histogram
     """Maximum length of the answer that the request sets, if it sets one."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ class EndedTask:
     n_prompt: int = 0
     n_cached: int = 0
     n_predicted: int = 0
-    n_most: int = 0
+    n_max: int = 0
     """Bound of its answer that its request names; 0 or less is none."""
 
     def observe(self, latencies: ModelLatencies) -> None:
@@ -42,5 +42,5 @@ class EndedTask:
         latencies.n_predicted.observe(self.n_predicted)
         if self.n_predicted > 1:
             latencies.tpot.observe((self.last_at - self.first_at) / (self.n_predicted - 1))
-        if self.n_most > 0:
-            latencies.n_most.observe(self.n_most)
+        if self.n_max > 0:
+            latencies.n_max.observe(self.n_max)

@@ -25,7 +25,7 @@ _FEW_DELTAS = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
-_MOST_PENDING = 64 * 1024 * 1024
+_MAX_PENDING = 64 * 1024 * 1024
 """Bytes that wait for a slow client; with 1,000 alternatives of each token those of 300 tokens."""
 _TOKEN_BYTES, _RIVAL_BYTES = 40, 200
 _TOO_SLOW = "the answer was given up: its client reads it too slowly"
@@ -233,7 +233,7 @@ class TaskStream:
 
     def _bound(self, pending: Delta) -> None:
         """Give the task up if too much waits for the client."""
-        if self.is_open and size_of(pending) > _MOST_PENDING:
+        if self.is_open and size_of(pending) > _MAX_PENDING:
             self.fail(TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW))
             self._on_close(self)
 
@@ -310,7 +310,7 @@ class TaskStream:
             n_prompt=answer.n_prompt,
             n_cached=min(answer.n_cached, answer.n_prompt),
             n_predicted=answer.n_told,
-            n_most=request.params.n_predict if isinstance(request, Generate) else 0,
+            n_max=request.params.n_predict if isinstance(request, Generate) else 0,
         )
 
     def _wake(self) -> None:

@@ -128,8 +128,8 @@ def _of_request(request: Generate, task: EndedTask) -> dict[str, AttributeValue]
         "gen_ai.request.top_p": params.top_p,
         "gen_ai.request.top_k": params.top_k,
     }
-    if task.n_most > 0:
-        attributes["gen_ai.request.max_tokens"] = task.n_most
+    if task.n_max > 0:
+        attributes["gen_ai.request.max_tokens"] = task.n_max
     if task.key:
         attributes["llamapool.key"] = task.key
     return attributes

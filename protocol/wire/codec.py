@@ -35,7 +35,7 @@ FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message gets a separate frame."""
 _LARGE = 1024 * 1024
 """Values of larger frames are counted while they are read: a byte may become 70 in memory."""
-MOST_VALUES = 32 * 1024 * 1024
+MAX_VALUES = 32 * 1024 * 1024
 """Values of one frame; a list or a map counts as many more (`_LIST_COST`)."""
 _LONGEST_LIST = 16 * 1024 * 1024
 _LIST_COST = 8
@@ -128,7 +128,7 @@ def decode(data: bytes) -> Frame:
 
 def _counting() -> dict[str, Any]:
     """Return hooks and limits that stop msgpack at a frame that would fill the memory."""
-    n_left = MOST_VALUES
+    n_left = MAX_VALUES
 
     def count(value: Any) -> Any:
         nonlocal n_left

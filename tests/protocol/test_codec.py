@@ -252,7 +252,7 @@ def test_a_frame_of_more_values_than_fit_is_refused_while_it_is_read(
 ) -> None:
     """64 MiB of empty maps took 5 GB."""
     monkeypatch.setattr(codec, "_LARGE", 1000)
-    monkeypatch.setattr(codec, "MOST_VALUES", 20_000)
+    monkeypatch.setattr(codec, "MAX_VALUES", 20_000)
     lists = [b"\xdc" + (10_000).to_bytes(2, "big") + item * 10_000] * 4
     data = b"\x92\x01\x91\x92\xa4ping\x81\xa1a\x94" + b"".join(lists)
     with pytest.raises(ProtocolError, match="too many values"):

@@ -152,7 +152,7 @@ class _HostChecks:
 
     def group(self) -> Iterator[Finding]:
         n_threads = max((one.n_threads for one in self._case.workers), default=0)
-        yield system.judge_group(self._case.host.quota, n_threads, probe.most_tasks())
+        yield system.judge_group(self._case.host.quota, n_threads, probe.max_tasks())
 
     def openmp(self) -> Iterator[Finding]:
         yield system.judge_openmp(self._case.environ, self._case.workers)

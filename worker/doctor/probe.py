@@ -55,7 +55,7 @@ def free_shm() -> int | None:
     return stat.f_bavail * stat.f_frsize
 
 
-def most_tasks(root: Path = _ROOT) -> int | None:
+def max_tasks(root: Path = _ROOT) -> int | None:
     """Return how many processes and threads the control groups allow; None means no limit."""
     found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
     return min((int(text) for text in found if text.isdecimal()), default=None)

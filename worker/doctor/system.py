@@ -88,17 +88,15 @@ def judge_mlock(limit: int, weights: int, *, is_wanted: bool) -> Finding:
     return ok(MLOCK, f"{text} may be locked")
 
 
-def judge_group(quota: float, n_threads: int, most_tasks: int | None) -> Finding:
+def judge_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
     """Judge the limits of the control group on CPU time and processes."""
     if quota and n_threads > max(1, quota):
         text = f"{n_threads} threads for {quota:g} cores: all wait for the slowest at every step"
         return warn(GROUP, text, f"set -t {max(1, int(quota))} or leave it out, or raise the quota")
-    if most_tasks is not None and most_tasks < _GOOD_TASKS + n_threads:
-        return warn(
-            GROUP, f"only {most_tasks} processes and threads", "raise pids.max or TasksMax="
-        )
+    if max_tasks is not None and max_tasks < _GOOD_TASKS + n_threads:
+        return warn(GROUP, f"only {max_tasks} processes and threads", "raise pids.max or TasksMax=")
     limits = [f"{quota:g} cores"] if quota else []
-    limits += [f"{most_tasks} processes and threads"] if most_tasks is not None else []
+    limits += [f"{max_tasks} processes and threads"] if max_tasks is not None else []
     return ok(GROUP, ", ".join(limits) or "no limit on CPU time or processes")
 
 

@@ -68,9 +68,9 @@ class InputReader:
             raise self._too_long(n)
 
     def _tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        n_least = len(text) // self._longest_piece
-        if n_least > max(self._embedder.n_batch, self._embedder.n_ctx):
-            raise self._too_long(n_least)  # a text this long cannot fit, so it is not tokenized
+        n_min = len(text) // self._longest_piece
+        if n_min > max(self._embedder.n_batch, self._embedder.n_ctx):
+            raise self._too_long(n_min)  # a text this long cannot fit, so it is not tokenized
         return self._backend.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     def _valid(self, token: int) -> int:

@@ -96,7 +96,7 @@ class Engine:
         self._shows_texts = config.shows_texts
         self._results = self._step.results
         self.progress = self._step.progress
-        self.progress.least_stall_s = config.stall_s
+        self.progress.min_stall_s = config.stall_s
         self._jobs = EngineJobs(self.counters, self.progress)
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Scales of the adapters for tasks that ask for none; used by the engine's thread only."""

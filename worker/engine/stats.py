@@ -11,8 +11,8 @@ from worker.engine.task import internal_error
 
 _STALL_FACTOR = 20
 """A piece of work is stuck after this many times the slowest step so far."""
-_MOST_STALL_S = 120.0
-"""Seconds after which a piece of work is stuck in any case, unless `least_stall_s` is more."""
+_MAX_STALL_S = 120.0
+"""Seconds after which a piece of work is stuck in any case, unless `min_stall_s` is more."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class EngineProgress:
     """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
     slowest_s: float = 0.0
     """The longest step or long call so far."""
-    least_stall_s: float = 10.0
+    min_stall_s: float = 10.0
     """No piece of work counts as stuck before it took this long."""
 
     def begin(self) -> None:
@@ -46,8 +46,8 @@ class EngineProgress:
 
         Bounded, so that a row of slow steps cannot raise the limit without end.
         """
-        known_s = min(_STALL_FACTOR * self.slowest_s, _MOST_STALL_S)
-        return max(self.least_stall_s, known_s)
+        known_s = min(_STALL_FACTOR * self.slowest_s, _MAX_STALL_S)
+        return max(self.min_stall_s, known_s)
 
     def took(self, elapsed_s: float) -> None:
         """Note how long a step or a long call took."""

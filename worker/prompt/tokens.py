@@ -9,7 +9,7 @@ from worker.engine.backend import Backend
 
 Mixed = str | tuple[int | str, ...]
 
-_MOST_BIASES = 8192
+_MAX_BIASES = 8192
 """Maximum tokens of all texts of `logit_bias`; also the limit of single tokens in a request."""
 _CUT_FROM = 4
 """Maximum length, in contexts, of a prompt whose middle is cut out."""
@@ -42,8 +42,8 @@ class PromptTokenizer:
         found: list[tuple[int, float]] = []
         for token, bias in asked:
             found += [(one, bias) for one in self._biased(token)]
-            if len(found) > _MOST_BIASES:
-                message = f"Field 'logit_bias': its texts have more than {_MOST_BIASES} tokens"
+            if len(found) > _MAX_BIASES:
+                message = f"Field 'logit_bias': its texts have more than {_MAX_BIASES} tokens"
                 raise InvalidRequest(message, param="logit_bias")
         return tuple(found)
 
@@ -78,11 +78,11 @@ class PromptTokenizer:
 
         Where the middle of a long prompt is cut out, it may be four times as long.
         """
-        n_least = sum(
+        n_min = sum(
             -(-len(part) // self._longest_piece) if isinstance(part, str) else 1 for part in parts
         )
-        if n_least > self._card.n_ctx_total * (_CUT_FROM if self._cuts_long else 1):
-            raise self.too_long(n_least)
+        if n_min > self._card.n_ctx_total * (_CUT_FROM if self._cuts_long else 1):
+            raise self.too_long(n_min)
 
     def fit(self, tokens: list[int], n_keep: int) -> tuple[list[int], bool]:
         """Refuse a prompt that fills the context, or cut its middle out, as in 2023."""

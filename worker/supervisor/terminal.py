@@ -13,7 +13,7 @@ from typing import TextIO
 
 _PIPE_BUF = 4096
 _BAR_WIDTH = 30
-_MOST_BARS = 8
+_MAX_BARS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Console:
         return f"\x1b[{n}F\x1b[J".encode() if n else b""
 
     def _draw(self) -> bytes:
-        shown = self._bars[:_MOST_BARS]
+        shown = self._bars[:_MAX_BARS]
         width = shutil.get_terminal_size().columns if shown else 0
         rows = [bar_row(bar, shown, width) for bar in shown]
         if len(self._bars) > len(shown):

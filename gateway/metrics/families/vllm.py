@@ -56,7 +56,7 @@ _SECONDS = (
 _TOKENS = (
     ("request_prompt_tokens", "Number of prefill tokens processed.", "n_prompt"),
     ("request_generation_tokens", "Number of generation tokens processed.", "n_predicted"),
-    ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", "n_most"),
+    ("request_params_max_tokens", "Histogram of the max_tokens request parameter.", "n_max"),
 )
 _OF_REQUESTS = (
     ("prompt_tokens_total", "Number of prefill tokens processed.", "n_prompt"),

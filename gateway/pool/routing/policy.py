@@ -134,7 +134,7 @@ class RoutingPolicy:
 
     def read_s(self, spec: TaskSpec) -> float:
         """Return the time to read the part of a prompt that no worker has in its cache."""
-        holders = self.index.holders(spec.prefix.chain, -1, n_most=1)
+        holders = self.index.holders(spec.prefix.chain, -1, n_max=1)
         share = holders.most / spec.prefix.size if spec.prefix.size else 0.0
         of_model = self._of_models.get(spec.model, self._unknown)
         n_tokens = spec.n_tokens * of_model.length_ratio.value
@@ -171,7 +171,7 @@ class RoutingPolicy:
             if session is not None and workers.bits.get(session.worker, 0) & among:
                 keys.append(session.worker)
             also = workers.mask(keys)
-            holders = self.index.holders(spec.prefix.chain, among, n_most=_N_COMPARED, also=also)
+            holders = self.index.holders(spec.prefix.chain, among, n_max=_N_COMPARED, also=also)
             keys = list(dict.fromkeys((*self._holding(workers, holders), *keys)))
         found = self._offers(spec, keys, holders, now)
         best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
@@ -199,7 +199,7 @@ class RoutingPolicy:
     def best_cached_worker(self, spec: TaskSpec, now: float) -> str:
         """Find the worker with most of a prompt in its cache; empty if none has any."""
         workers = self.order.workers_of(spec.model, now)
-        holders = self.index.holders(spec.prefix.chain, workers.ready, n_most=1)
+        holders = self.index.holders(spec.prefix.chain, workers.ready, n_max=1)
         return "".join(workers.least_loaded(1, holders.levels[0][1]) if holders.levels else ())
 
     def saved_s(self, spec: TaskSpec, best_cached_worker: str, now: float) -> float:
@@ -209,7 +209,7 @@ class RoutingPolicy:
         if there is None or there.bit & able:
             return 0.0
         n_there, n_here = (
-            self.index.holders(spec.prefix.chain, mask, n_most=1).most for mask in (there.bit, able)
+            self.index.holders(spec.prefix.chain, mask, n_max=1).most for mask in (there.bit, able)
         )
         share = (n_there - n_here) / spec.prefix.size
         n_saved = share * there.n_tokens(spec) * there.throughput.hit_ratio.value

@@ -21,7 +21,7 @@ _N_NOISE = 100
 _N_SILENT = 10_000
 _N_AT_ONCE = 500
 """Connections made before the gateway gets time to accept them."""
-_MOST_MIB = 60.0
+_MAX_MIB = 60.0
 """libzmq takes 4 KiB for each connection that is open at once, and keeps them for the next."""
 _HTTP = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 _FAILED = "llamapool_failed_handshakes_total"
@@ -57,10 +57,10 @@ async def strangers_at_the_door(scene: Scene) -> None:
         with _raised_limit():
             await _silence(scene, port)
     n_failed = await scene.pool.metric(_FAILED)
-    n_least = 2 * _N_PEERS + _N_NOISE + _N_SILENT
-    scene.expect(n_failed >= n_least, f"{n_failed:.0f} of {n_least} handshakes failed")
+    n_min = 2 * _N_PEERS + _N_NOISE + _N_SILENT
+    scene.expect(n_failed >= n_min, f"{n_failed:.0f} of {n_min} handshakes failed")
     grown_mib = scene.pool.resident_mib()[name] - before_mib
-    scene.expect(grown_mib < _MOST_MIB, f"the gateway grew by {grown_mib:.0f} MiB")
+    scene.expect(grown_mib < _MAX_MIB, f"the gateway grew by {grown_mib:.0f} MiB")
     n_lines = scene.pool.count("handshake failed", since=since)
     scene.expect(n_lines <= 4, f"{n_lines} lines of one peer")
     scene.expect(scene.pool.count("worker (joined|lost)", since=since) == 0, "workers changed")

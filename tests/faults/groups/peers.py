@@ -18,7 +18,7 @@ from tests.faults.groups.handshakes import port_of
 from tests.faults.groups.network import FAR_TCP
 
 _N_THIEVES = 8
-_MOST_MIB = 300.0
+_MAX_MIB = 300.0
 _LONGEST_S = 1.5
 _ROUNDS_S = 8.0
 _HUGE = (1 << 63) - 1
@@ -43,7 +43,7 @@ async def thieves(scene: Scene) -> None:
     scene.expect(process.returncode == 0, told.decode()[-1000:])
     await scene.load.answers(16)
     grown_mib = scene.pool.resident_mib()[gateway] - before_mib
-    scene.expect(grown_mib < _MOST_MIB, f"the gateway grew by {grown_mib:.0f} MiB")
+    scene.expect(grown_mib < _MAX_MIB, f"the gateway grew by {grown_mib:.0f} MiB")
     _expect_unmoved(scene, since)
     gap_s = max(one.longest_gap_s for one in scene.load.outcomes)
     scene.expect(gap_s < _LONGEST_S, f"streams stood still for {gap_s:.1f} s")

@@ -75,7 +75,7 @@ async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: boo
 async def test_alternatives_that_a_slow_client_does_not_fetch_end_its_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(streams, "_MOST_PENDING", 100_000)
+    monkeypatch.setattr(streams, "_MAX_PENDING", 100_000)
     closed: list[TaskStream] = []
     one = stream(closed=closed)
     prob = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)

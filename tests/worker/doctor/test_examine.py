@@ -117,9 +117,9 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def test_the_most_tasks_of_the_group_are_read(tmp_path: Path) -> None:
-    assert probe.most_tasks(tmp_path) is None
+    assert probe.max_tasks(tmp_path) is None
     write(tmp_path, "sys/fs/cgroup/pids.max", "77\n")
-    assert probe.most_tasks(tmp_path) == 77
+    assert probe.max_tasks(tmp_path) == 77
 
 
 def test_an_address_in_use_is_found() -> None:

@@ -92,10 +92,10 @@ def test_a_light_call_that_never_returns_ends_the_worker(stuck: tuple[Any, Any, 
 
 
 def test_the_limit_follows_the_slowest_step_up_to_a_bound() -> None:
-    progress = EngineProgress(least_stall_s=10.0)
+    progress = EngineProgress(min_stall_s=10.0)
     limits = []
     for slowest_s in (0.1, 1.0, 5.0, 60.0):
         progress.took(slowest_s)
         limits.append(progress.stall_s)
     assert limits == [10.0, 20.0, 100.0, 120.0]
-    assert EngineProgress(least_stall_s=300.0, slowest_s=60.0).stall_s == 300.0
+    assert EngineProgress(min_stall_s=300.0, slowest_s=60.0).stall_s == 300.0

@@ -93,10 +93,10 @@ class PrefixCache:
         known = tree.length(slot.id)
         tree.extend(slot.id, slot.tokens[known:])
 
-    def find(self, space: CacheNamespace, prompt: Sequence[int], n_most: int) -> Source | None:
-        """Find the sequence that holds most of a prompt's first `n_most` tokens."""
+    def find(self, space: CacheNamespace, prompt: Sequence[int], n_max: int) -> Source | None:
+        """Find the sequence that holds most of a prompt's first `n_max` tokens."""
         match = self.holders(space, prompt)
-        n = min(match.n, n_most)
+        n = min(match.n, n_max)
         return Source(min(match.keys), n) if n > 0 else None
 
     def holders(self, space: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
@@ -221,12 +221,12 @@ class PrefixCache:
         self.note(slot)
         return source.n - start
 
-    def restore(self, slot: Slot, prompt: Sequence[int], n_most: int, n_least: int) -> int:
+    def restore(self, slot: Slot, prompt: Sequence[int], n_max: int, n_min: int) -> int:
         """Copy a prompt's prefix back from the host's memory; return its length, or 0."""
-        if self._host is None or len(slot.tokens) >= n_most:
+        if self._host is None or len(slot.tokens) >= n_max:
             return 0
-        entry = self._host.find(slot.space, prompt, n_most)
-        if entry is None or entry.n < n_least:
+        entry = self._host.find(slot.space, prompt, n_max)
+        if entry is None or entry.n < n_min:
             return 0
         self.cut(slot, 0)
         is_there = self._backend.states.put(slot.id, entry.state, entry.n_tokens)

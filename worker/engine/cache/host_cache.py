@@ -95,14 +95,14 @@ class HostCache:
                     self._add_chain(key, known.cut(match.n))
         return True
 
-    def find(self, space: Hashable, prompt: Sequence[int], n_most: int) -> HostCacheHit | None:
+    def find(self, space: Hashable, prompt: Sequence[int], n_max: int) -> HostCacheHit | None:
         """Find the copy that holds most of a prompt."""
         if (tree := self._trees.get(space)) is None:
             return None
         if self._is_whole:
-            return self._find_whole(space, prompt, n_most)
+            return self._find_whole(space, prompt, n_max)
         match = tree.longest(prompt)
-        n = min(match.n, n_most)
+        n = min(match.n, n_max)
         if n == 0:
             return None
         # All of them hold the prefix; the shortest is copied fastest.
@@ -115,13 +115,13 @@ class HostCache:
         return len(self._copies)
 
     def _find_whole(
-        self, space: Hashable, prompt: Sequence[int], n_most: int
+        self, space: Hashable, prompt: Sequence[int], n_max: int
     ) -> HostCacheHit | None:
         fitting = [
             (len(copy.tokens), key)
             for key, copy in self._copies.items()
             if copy.space == space
-            and len(copy.tokens) <= n_most
+            and len(copy.tokens) <= n_max
             and common_prefix(copy.tokens, prompt) == len(copy.tokens)
         ]
         if not fitting:

@@ -83,8 +83,8 @@ class PrefixSharing:
         run, n_before = slot.active, len(slot.tokens)
         ready = self._cache.find(slot.space, run.reading, most(run)) if self._cache.is_on else None
         n_ready = max(n_before, ready.n if ready else 0)
-        n_most = whole_pieces(run.task.media, most(run))
-        if n := self._cache.restore(slot, run.reading, n_most, n_ready + MIN_RESTORED):
+        n_max = whole_pieces(run.task.media, most(run))
+        if n := self._cache.restore(slot, run.reading, n_max, n_ready + MIN_RESTORED):
             self._count(slot, n - n_before)
         elif ready is not None and ready.n >= least(slot):
             self._take(slot, ready)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 FIRST_CHUNK = 64
-"""Prompt tokens of a step before any speed is known. Source: four times `LEAST_CHUNK`, so that the
+"""Prompt tokens of a step before any speed is known. Source: four times `MIN_CHUNK`, so that the
 first measurement is not of a tiny batch."""
-LEAST_CHUNK = 16
+MIN_CHUNK = 16
 """Minimum number of prompt tokens of a step. Source: smaller batches use a device so badly that a
 prompt would take longer in total."""
 WEIGHT = 0.3
@@ -39,7 +39,7 @@ class StepBudget:
             return min(room, FIRST_CHUNK)
         limit_s = self.target_s if n_decoding and is_short else self.idle_target_s
         spare_s = max(0.0, limit_s - self.predict(n_decoding))
-        return min(room, max(LEAST_CHUNK, int(min(spare_s / self.token_s, room))))
+        return min(room, max(MIN_CHUNK, int(min(spare_s / self.token_s, room))))
 
     def predict(self, n_decoding: int) -> float:
         """Return what decoding `n_decoding` rows takes at most.
@@ -57,7 +57,7 @@ class StepBudget:
             same = n_decoding == self.n_rows
             self.decode_s = _average(self.decode_s if same else 0.0, elapsed_s)
             self.n_rows = n_decoding
-        elif n_prompt >= LEAST_CHUNK // 2:
+        elif n_prompt >= MIN_CHUNK // 2:
             self._correct(self.predict(n_decoding), n_prompt, elapsed_s)
 
     def _correct(self, decode_s: float, n_prompt: int, elapsed_s: float) -> None:

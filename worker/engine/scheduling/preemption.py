@@ -7,7 +7,7 @@ from protocol.errors import ErrorCode, TaskError
 from worker.engine.backend import BatchRow
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.results import SampleProcessor
-from worker.engine.scheduling.budget import LEAST_CHUNK
+from worker.engine.scheduling.budget import MIN_CHUNK
 from worker.engine.scheduling.policy import prompt_row
 from worker.engine.slot import Slot, SlotState
 
@@ -37,7 +37,7 @@ class Preemption:
             return rows
         if any(row.is_draft for row in rows):
             return [row.without_draft() for row in rows]
-        if any(len(row.tokens) > LEAST_CHUNK for row in rows):
+        if any(len(row.tokens) > MIN_CHUNK for row in rows):
             return [self._halved(row) for row in rows]
         busy = running(self._slots)
         newest = max(busy, key=lambda slot: (slot.is_paused, slot.active.order))
@@ -55,7 +55,7 @@ class Preemption:
             return
         slot = min(preempted, key=lambda one: one.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
-        if n_free >= len(slot.active.reading) + LEAST_CHUNK or _all_pause(self._slots):
+        if n_free >= len(slot.active.reading) + MIN_CHUNK or _all_pause(self._slots):
             slot.active.is_preempted, slot.active.is_undecided = False, True
             slot.active.n_recovered = 0
             self._cache.report_prompt(slot)

@@ -18,15 +18,14 @@ MAX_STACKS = 20_000
 """Of one state: an enumeration has one a value."""
 MAX_STATES = 4096
 """Remembered from token to token; each has a row of 1 KiB."""
-_MOST_STATES = 4 * MAX_STATES
-"""Of a single search."""
-
 MAX_PLACES = 100_000
 """Remembered from token to token; each takes some 150 bytes."""
-_MOST_PLACES = 2 * MAX_PLACES
 MAX_HELD = 250_000
 """Stacks of all remembered states together; each takes some 100 bytes."""
-_MOST_HELD = 2 * MAX_HELD
+_MAX_SEARCH_STATES = 4 * MAX_STATES
+_MAX_SEARCH_PLACES = 2 * MAX_PLACES
+_MAX_SEARCH_HELD = 2 * MAX_HELD
+"""The same, of a single search."""
 _KEPT_PARTITIONS = 256
 
 _DEAD, _UNKNOWN = 0, -1
@@ -126,7 +125,7 @@ class Automaton:
         state = self._rows[row]
         assert state is not None
         self.move(state, byte)
-        if len(self._rows) > _MOST_STATES:
+        if len(self._rows) > _MAX_SEARCH_STATES:
             raise TooCostlyError
         rows = [_DEAD if target is None else self.row(target) for target in state.moves.values()]
         self.table[row, list(state.moves)] = rows
@@ -220,7 +219,7 @@ class Automaton:
         key = at, id(parent)
         place = self._places.get(key)
         if place is None:
-            if len(self._places) >= _MOST_PLACES:
+            if len(self._places) >= _MAX_SEARCH_PLACES:
                 raise TooCostlyError
             place = self._places[key] = StackPlace(at, parent)
         return place
@@ -230,7 +229,7 @@ class Automaton:
         state = self._states.get(key)
         if state is None:
             self._n_held += len(places)
-            if self._n_held > _MOST_HELD:
+            if self._n_held > _MAX_SEARCH_HELD:
                 raise TooCostlyError
             state = AutomatonState(tuple(places.values()), is_complete=is_complete)
             self._states[key] = state

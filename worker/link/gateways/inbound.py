@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 _READING_S = 0.05
 """Maximum time that a turn reads frames of a gateway; the rest is read in the next turn."""
-_LEAST_BEAT_S, _LONGEST_BEAT_S = 0.01, 3600.0
+_MIN_BEAT_S, _MAX_BEAT_S = 0.01, 3600.0
 """Bounds of the interval between heartbeats that a gateway may ask for."""
 _RECALL_LIMIT_S = 10.0
 """A gateway that has not answered a recall after this time counts as stuck."""
-_MOST_SESSIONS = 64
+_MAX_SESSIONS = 64
 """Maximum number of gateways and successors of gateways: each holds file descriptors."""
 _TOO_MANY = TaskError(ErrorCode.OVERLOADED, "the gateway has sent this worker too many tasks")
 _REFUSED_WAIT_S = 60.0
@@ -199,7 +199,7 @@ class Inbound:
             raise ProtocolError(
                 f"the gateway speaks version {message.wire_version}, this worker {WIRE_VERSION}"
             )
-        if not _LEAST_BEAT_S <= message.heartbeat_s <= _LONGEST_BEAT_S:
+        if not _MIN_BEAT_S <= message.heartbeat_s <= _MAX_BEAT_S:
             raise ProtocolError(f"a heartbeat every {message.heartbeat_s} s is not possible")
         twin = self._sessions.twin(session, message.gateway)
         if twin is not None:
@@ -226,8 +226,8 @@ class Inbound:
         """Dial the process that takes over the endpoint of a gateway."""
         if session.is_retired:
             return
-        if len(self._sessions) >= _MOST_SESSIONS:
-            raise ProtocolError(f"more than {_MOST_SESSIONS} gateways follow one another")
+        if len(self._sessions) >= _MAX_SESSIONS:
+            raise ProtocolError(f"more than {_MAX_SESSIONS} gateways follow one another")
         self.dial(self._sessions.add_successor(session))
         self._sessions.grants.retire(session.number)
 

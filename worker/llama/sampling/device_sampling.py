@@ -30,9 +30,9 @@ from worker.speculation.kinds import longest_draft
 
 logger = logging.getLogger(__name__)
 
-MOST_CANDIDATES = 1024
+MAX_CANDIDATES = 1024
 """Maximum candidates of a draw: with more, the rounded sum could choose an excluded token."""
-LEAST_TEMPERATURE, HIGHEST_MIN_P, HIGHEST_BIAS, HIGHEST_PENALTY = 0.01, 0.9, 100.0, 10.0
+MIN_TEMPERATURE, MAX_MIN_P, MAX_BIAS, MAX_PENALTY = 0.01, 0.9, 100.0, 10.0
 """Limits: beyond them logits are so large that min-p rounds to no candidate."""
 
 Attach = Callable[[int, Any], bool]
@@ -83,17 +83,17 @@ def fits(p: SamplingParams, device: Device, biases: Sequence[tuple[int, float]] 
         and _ABLE.issuperset(stages)
         and not (device.drafts and "penalties" in stages)
         and _is_in_order(p, stages)
-        and p.top_k <= min(MOST_CANDIDATES, device.n_vocab)
+        and p.top_k <= min(MAX_CANDIDATES, device.n_vocab)
         and _is_moderate(p)
-        and all(bias <= HIGHEST_BIAS for _, bias in biases)
+        and all(bias <= MAX_BIAS for _, bias in biases)
     )
 
 
 def _is_moderate(p: SamplingParams) -> bool:
-    factor, most = p.repeat_penalty, HIGHEST_PENALTY
+    factor, most = p.repeat_penalty, MAX_PENALTY
     return (
-        (p.temperature <= 0 or p.temperature >= LEAST_TEMPERATURE)
-        and p.min_p <= HIGHEST_MIN_P
+        (p.temperature <= 0 or p.temperature >= MIN_TEMPERATURE)
+        and p.min_p <= MAX_MIN_P
         and max(factor, 1 / factor, abs(p.presence_penalty), abs(p.frequency_penalty)) <= most
     )
 

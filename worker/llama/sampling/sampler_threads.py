@@ -16,7 +16,7 @@ import llama_cpp.llama_cpp as lib
 
 HANDOVER_S = 0.0003
 """Seconds to hand work to threads and to wait for them, with a margin."""
-_MOST_THREADS = 4
+_MAX_THREADS = 4
 _WEIGHT = 0.1
 
 
@@ -75,7 +75,7 @@ class SamplerThreads:
 
 
 def open_sampler_threads(context: Any, *, is_gpu: bool) -> SamplerThreads:
-    """Make the threads of a context: one for each processor up to `_MOST_THREADS`, none on a CPU.
+    """Make the threads of a context: one for each processor up to `_MAX_THREADS`, none on a CPU.
 
     On a CPU they gained less than 5 % in every measurement, because the model uses all cores.
     """
@@ -83,4 +83,4 @@ def open_sampler_threads(context: Any, *, is_gpu: bool) -> SamplerThreads:
     def choose(chain: Any, index: int) -> int:
         return int(lib.llama_sampler_sample(chain, context, index))
 
-    return SamplerThreads(choose, min(_MOST_THREADS, len(os.sched_getaffinity(0))) if is_gpu else 1)
+    return SamplerThreads(choose, min(_MAX_THREADS, len(os.sched_getaffinity(0))) if is_gpu else 1)

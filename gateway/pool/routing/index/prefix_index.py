@@ -225,17 +225,17 @@ class PrefixIndex:
     # ---- what is asked ------------------------------------------------------------------------
 
     def holders(
-        self, chain: bytes, among: int = -1, *, n_most: int = 1 << 30, also: int = 0
+        self, chain: bytes, among: int = -1, *, n_max: int = 1 << 30, also: int = 0
     ) -> Holders:
         """Find the workers among a mask that hold the beginning of a prompt, the most first.
 
-        Once `n_most` workers are found, only those of `also` are looked for.
+        Once `n_max` workers are found, only those of `also` are looked for.
         """
         blocks = _names(chain)
         levels: list[tuple[int, int]] = []
         n, seen = len(blocks), 0
         while n:
-            wanted = (among if seen.bit_count() < n_most else also) & ~seen
+            wanted = (among if seen.bit_count() < n_max else also) & ~seen
             n, mask = self._deepest(self._holding, blocks, n, wanted) if wanted else (0, 0)
             if not mask:
                 break

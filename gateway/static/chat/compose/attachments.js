@@ -3,7 +3,7 @@
 import { signal } from '../../shared/ui.js';
 import { props } from '../run/server.js';
 
-const MOST_BYTES = 20 * 1024 * 1024;
+const MAX_BYTES = 20 * 1024 * 1024;
 const PICTURES = /^image\/(png|jpeg|gif|webp|bmp)$/;
 const SOUNDS = /^audio\/(wav|x-wav|wave|mpeg|mp3)$/;
 
@@ -25,7 +25,7 @@ function refusal({ type, size, name }) {
   if (!PICTURES.test(type) && !SOUNDS.test(type)) return `${name}: neither a picture nor a WAV or MP3 sound.`;
   if (PICTURES.test(type) && !vision) return 'This model does not see pictures.';
   if (SOUNDS.test(type) && !audio) return 'This model does not hear sounds.';
-  if (size > MOST_BYTES) return `${name}: larger than 20 MB.`;
+  if (size > MAX_BYTES) return `${name}: larger than 20 MB.`;
   return '';
 }
 

@@ -7,7 +7,7 @@ export const said = signal('');
 
 const SENTENCE = /[.!?…:](?=\s)|\n+/g;
 const PAUSE_MS = 1500;
-const MOST_CHARS = 600;
+const MAX_CHARS = 600;
 
 export class Announcer {
   // `told` is the number of characters that were there before.
@@ -37,7 +37,7 @@ export class Announcer {
 
 function plain(text) {
   const links = /\[([^\]]*)\]\([^)]*\)/g;
-  const shown = text.slice(0, MOST_CHARS).replace(links, '$1');
+  const shown = text.slice(0, MAX_CHARS).replace(links, '$1');
   const words = shown.replace(/[*_`#>|~]+/g, '').replace(/\s+/g, ' ').trim();
-  return text.length > MOST_CHARS ? `${words} …` : words;
+  return text.length > MAX_CHARS ? `${words} …` : words;
 }

@@ -3,7 +3,7 @@
 import { copyBy } from './clipboard.js';
 import { sanitized } from './sanitize.js';
 
-const MOST_CHARS = 50_000;
+const MAX_CHARS = 50_000;
 const LANGUAGES = new Set(
   'bash cpp css diff go java javascript json python rust sql typescript xml yaml'.split(' '),
 );
@@ -52,7 +52,7 @@ function headOf(name, code) {
 
 async function colour(code, name) {
   const text = code.textContent;
-  if (!LANGUAGES.has(name) || text.length > MOST_CHARS || !code.isConnected) return;
+  if (!LANGUAGES.has(name) || text.length > MAX_CHARS || !code.isConnected) return;
   const hljs = await language(name).catch(() => null);
   if (!hljs || code.textContent !== text) return;
   const { value } = hljs.highlight(text, { language: name, ignoreIllegals: true });

@@ -8,7 +8,7 @@ import { dressMaths } from './maths.js';
 import { sanitized } from './sanitize.js';
 
 // Longer blocks are shown as they are: laying them out anew 20 times a second would freeze the page.
-const MOST_CHARS = 20_000;
+const MAX_CHARS = 20_000;
 const PIECE_CHARS = 4_000;
 
 const md = new MarkdownIt({ linkify: true, breaks: false, html: false });
@@ -68,7 +68,7 @@ export class MarkdownView {
   }
 
   block(source, isLast) {
-    if (source.length > MOST_CHARS) {
+    if (source.length > MAX_CHARS) {
       const own = this.root.appendChild(document.createElement('div'));
       const view = new PlainView(own);
       view.show(source);

@@ -1,6 +1,6 @@
 // Formulas as MathML, which browsers draw themselves and screen readers read.
 
-const MOST_CHARS = 5_000;
+const MAX_CHARS = 5_000;
 const OPTIONS = { output: 'mathml', throwOnError: true, strict: 'ignore', trust: false, maxExpand: 500, maxSize: 20 };
 
 let loading = null;
@@ -25,7 +25,7 @@ export function dressMaths(fragment, isWhole) {
 
 function draw(katex, element) {
   const source = element.textContent;
-  if (source.length > MOST_CHARS) return;
+  if (source.length > MAX_CHARS) return;
   const made = document.createElement('span');
   try {
     katex.render(source, made, { ...OPTIONS, displayMode: element.classList.contains('block') });

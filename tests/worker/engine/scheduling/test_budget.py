@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.engine.scheduling.budget import FIRST_CHUNK, LEAST_CHUNK, StepBudget
+from worker.engine.scheduling.budget import FIRST_CHUNK, MIN_CHUNK, StepBudget
 
 
 def learnt() -> StepBudget:
@@ -35,7 +35,7 @@ def test_what_was_learnt_beside_a_busy_neighbour_is_corrected_while_prompts_are_
     budget = StepBudget(target_s=0.2, n_batch=2048)
     budget.observe(n_decoding=4, n_prompt=0, elapsed_s=0.1)
     budget.observe(n_decoding=4, n_prompt=16, elapsed_s=0.26)
-    assert budget.tokens(4) == LEAST_CHUNK
+    assert budget.tokens(4) == MIN_CHUNK
     for _ in range(30):  # the neighbour has gone, and no step only decodes
         n = budget.tokens(4)
         elapsed_s = 0.033 + n * 0.0035
@@ -49,9 +49,9 @@ def test_a_step_may_be_longer_when_nobody_streams() -> None:
 
 
 def test_a_slow_machine_reads_a_little_in_each_step() -> None:
-    assert StepBudget(target_s=0.1, n_batch=2048, token_s=0.02).tokens(1) == LEAST_CHUNK
+    assert StepBudget(target_s=0.1, n_batch=2048, token_s=0.02).tokens(1) == MIN_CHUNK
     slow = StepBudget(target_s=0.1, n_batch=2048, token_s=0.001, decode_s=0.3, n_rows=1)
-    assert slow.tokens(1) == LEAST_CHUNK, "decoding alone takes longer than the target"
+    assert slow.tokens(1) == MIN_CHUNK, "decoding alone takes longer than the target"
 
 
 def test_before_anything_is_known_a_small_chunk_is_read() -> None:
@@ -65,4 +65,4 @@ def test_budget_always_makes_progress(token_s: float, elapsed_s: float, n_decodi
     budget.observe(n_decoding=n_decoding, n_prompt=0, elapsed_s=elapsed_s)
     for is_short in (True, False):
         n = budget.tokens(n_decoding, is_short=is_short)
-        assert LEAST_CHUNK <= n <= 512 - n_decoding
+        assert MIN_CHUNK <= n <= 512 - n_decoding

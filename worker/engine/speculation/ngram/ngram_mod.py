@@ -11,7 +11,7 @@ from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 N_PLACES = 4 << 20
 """16 MiB, as llama.cpp has it."""
-MOST_USED = 0.25
+MAX_USED = 0.25
 """Maximum share of used places; a fuller table is emptied, because too many n-grams collide."""
 _EMPTY = -1
 
@@ -40,7 +40,7 @@ class ModLookup(Drafter):
     def _note(self, request: DraftRequest) -> None:
         known = self._known.setdefault(request.slot, [])
         n_known = follow(known, request.tokens)
-        if self._n_used > MOST_USED * len(self._places):
+        if self._n_used > MAX_USED * len(self._places):
             self._places = array("i", [_EMPTY]) * len(self._places)
             self._n_used = 0
         for at in range(max(self._n_match, n_known), len(known)):

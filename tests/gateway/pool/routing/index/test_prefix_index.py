@@ -59,7 +59,7 @@ def test_the_few_with_the_most_are_enough() -> None:
     one = Known("a", "b", "c")
     for name, text in (("a", "abcd"), ("b", "abc"), ("c", "a")):
         one.hold(name, text)
-    assert one.index.holders(chain("abcde"), n_most=2).levels == (
+    assert one.index.holders(chain("abcde"), n_max=2).levels == (
         (4, one.bits["a"]),
         (3, one.bits["b"]),
     )
