@@ -21,8 +21,8 @@ from gateway.api.llamacpp.views import (
 )
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import Headers, json_response
+from gateway.http.header_case import spelled_for
 from gateway.http.origin.auth import require_admin
-from gateway.http.origin.cors import case_of_version
 from gateway.pool.status import Health, ModelState
 from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
@@ -167,7 +167,7 @@ class Admin:
         text = await self._metrics.render()
         response = Response(text, 200, headers)
         started = (b"Process-Start-Time-Unix", str(int(self._started_at)).encode())
-        response.raw_headers += case_of_version([started], request.scope)
+        response.raw_headers += spelled_for([started], request.scope)
         return response
 
 

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.http.header_case import Headers, spelled_for
 from gateway.http.origin.rate_limits import LIMIT_HEADERS
 from gateway.http.origin.sites import LOCAL_NAMES, host_name, page_host
 from gateway.http.route_headers import ROUTE_HEADERS
 from protocol.config.config import GatewayConfig
-
-Headers = list[tuple[bytes, bytes]]
 
 _ORIGIN = re.compile(rb"[\x21-\x7e]{1,512}")
 """A possible origin; any other value is not echoed and counts as none."""
@@ -44,8 +43,7 @@ class CorsMiddleware:
         allowed = allowed_origin(origin, self._origins, echoes=self._has_credentials)
         own: Headers = [(b"Access-Control-Allow-Origin", allowed)] if allowed else []
         if scope["method"] == "OPTIONS":
-            headers = [*own, *self._preflight]
-            headers = case_of_version(headers, scope)
+            headers = spelled_for([*own, *self._preflight], scope)
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
             return
@@ -55,7 +53,7 @@ class CorsMiddleware:
         if self._has_credentials and "*" not in self._origins:
             own.append((b"Access-Control-Allow-Credentials", b"true"))
         own += [(b"vary", b"origin"), _EXPOSED]
-        own = case_of_version(own, scope)
+        own = spelled_for(own, scope)
 
         async def allow(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -63,17 +61,6 @@ class CorsMiddleware:
             await send(message)
 
         await self._app(scope, receive, allow)
-
-
-def case_of_version(headers: Headers, scope: Scope) -> Headers:
-    """Return the names as HTTP/2 demands them, or for HTTP/1 as llama-server writes them.
-
-    Upper case means nothing in HTTP/1, but clients that compare names as they came exist:
-    llama-server's own tests are one.
-    """
-    if scope.get("http_version", "1.1").startswith("1"):
-        return headers
-    return [(name.lower(), value) for name, value in headers]
 
 
 def allowed_origin(origin: bytes, origins: Sequence[str], *, echoes: bool) -> bytes:
