@@ -143,7 +143,7 @@ def parts_of(
         pool=pool,
         metrics=metrics,
         supervisor=supervisor,
-        router=models,
+        models=models,
         siblings=siblings,
         has_keys=config.has_keys,
     )

@@ -84,5 +84,11 @@ def shutting_down() -> TaskError:
     return TaskError(ErrorCode.UNAVAILABLE, "The server is shutting down")
 
 
+def not_started(what: str, options: str) -> TaskError:
+    """Return llama-server's error of a request for what an option turns on."""
+    message = f"This server does not support {what}. Start it with {options}"
+    return TaskError(ErrorCode.NOT_SUPPORTED, message)
+
+
 class ConfigError(Exception):
     """A configuration that cannot work; the message has the key or file and what to do."""

@@ -4,7 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gateway.feed.changes import State
@@ -14,7 +14,7 @@ from gateway.feed.processes import process_events
 from gateway.feed.sampler import PoolSampler
 from gateway.feed.state import N_REQUESTS, state_of, worker_sections
 from gateway.fleet.supervisor_link import SupervisorLink
-from gateway.fleet.views import gateway_rows, rollout_view, worker_rows
+from gateway.fleet.views import gateway_rows, worker_rows
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
@@ -41,7 +41,7 @@ class Sources:
     pool: Pool
     metrics: Metrics
     supervisor: SupervisorLink
-    router: ModelManager | None = None
+    models: ModelManager | None = None
     siblings: Siblings = field(default_factory=lambda: Siblings(""))
     has_keys: bool = False
     sampler: PoolSampler = field(init=False)
@@ -120,7 +120,7 @@ class Sources:
     def _facts(self, parts: Sequence[GatewayPart], silent: Sequence[str]) -> dict[str, Any]:
         """Return the rows about the pool as a whole."""
         health, report = self.pool.health(), self.supervisor.report
-        is_well = self.router is not None and not health.n_workers
+        is_well = self.models is not None and not health.n_workers
         status = "draining" if health.draining else "ok" if is_well else health.status
         return {
             "about": self._about,
@@ -129,7 +129,7 @@ class Sources:
             "gateways": gateway_rows(report, self._about["pid"]),
             "seen": sorted(part.pid for part in parts),
             "silent": list(silent),
-            "rollout": rollout_view(report.rollout),
+            "rollout": asdict(report.rollout),
             "n_moved": sum(part.n_moved for part in parts),
             "n_refused": sum(part.n_refused for part in parts),
         }
@@ -151,8 +151,8 @@ class Sources:
         }
         for name in waiting.keys() - rows.keys():  # the first worker of a model loads it
             rows[name] = {"state": "loading", "n_waiting": waiting[name], "is_managed": False}
-        if self.router is not None:
-            for name, model in self.router.states.models.items():
+        if self.models is not None:
+            for name, model in self.models.states.models.items():
                 known = rows.get(name, {"n_waiting": 0})
                 sleeps = known.get("state") == ModelState.SLEEPING
                 rows[name] = {**known, **_managed(model, sleeps=sleeps)}

@@ -16,7 +16,7 @@ _QUESTION = "release"
 
 
 class QuarantineEndpoints:
-    """Lists the prompts that this gateway refuses, and accepts them again at all gateways here."""
+    """Lists the requests that this gateway refuses; lets them in again at all gateways here."""
 
     def __init__(self, pool: Pool, siblings: Siblings) -> None:
         self._pool = pool
@@ -24,12 +24,12 @@ class QuarantineEndpoints:
         siblings.respond(_QUESTION, self._answer)
 
     async def show(self, _request: Request) -> Response:
-        """List the prompts that are refused because workers died under them."""
+        """List the requests that are refused."""
         views = self._pool.quarantined()
         return json_response({"fingerprints": [asdict(one) for one in views]})
 
     async def release(self, request: Request) -> Response:
-        """Accept a prompt again, or all of them; raises `TaskError` if none is refused."""
+        """Let one request in again, or all; raises `TaskError` if none is refused."""
         fingerprint = request.query_params.get("fingerprint", "")
         if "fingerprint" in request.query_params and not fingerprint:
             raise InvalidRequest("Parameter 'fingerprint': must not be empty", param="fingerprint")

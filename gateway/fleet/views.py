@@ -1,11 +1,10 @@
 """What the admin API shows: pure functions from what is known to JSON."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from gateway.metrics.view import WorkerView
-from protocol.process.control import FleetReport, ProcessReport, RolloutReport
+from protocol.process.control import FleetReport, ProcessReport
 
 
 def worker_rows(
@@ -84,8 +83,3 @@ def gateway_rows(report: FleetReport, own_pid: int) -> list[dict[str, Any]]:
     ]
     alone = {"name": "gateway", "state": "ready", "pid": own_pid, "n_restarts": None}
     return rows or [{**alone, "is_this": True}]
-
-
-def rollout_view(report: RolloutReport) -> dict[str, Any]:
-    """Show a rolling change."""
-    return asdict(report)

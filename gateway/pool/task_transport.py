@@ -25,7 +25,6 @@ from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.stream import TaskStream
 from gateway.pool.task import INTERNAL_ERROR, TaskSpec
 from gateway.pool.task_streams import TaskStreams
-from gateway.pool.watch.events import PoolEvents
 from gateway.pool.worker_inbox import WorkerInbox
 from protocol.config.config import GatewayConfig
 from protocol.errors import ErrorCode, TaskError
@@ -52,45 +51,36 @@ class TaskTransport:
         self._metrics = metrics
         self.streams = TaskStreams(metrics)
         self._inbox = WorkerInbox(self, self.streams, dispatcher, settings, metrics)
-        self._peers = WorkerConnections(self._inbox, config, gateway, metrics.handshake_failed)
+        self.events = self._inbox.events
+        self.connections = WorkerConnections(self._inbox, config, gateway, metrics.handshake_failed)
 
     def __repr__(self) -> str:
-        return f"<TaskTransport {self.streams!r} {self._peers!r}>"
+        return f"<TaskTransport {self.streams!r} {self.connections!r}>"
 
     def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
         """Bind the endpoints for workers; raises `ConfigError`."""
-        self._peers.open(endpoints, joins=joins)
-
-    @property
-    def connections(self) -> WorkerConnections:
-        """The connections of all workers."""
-        return self._peers
-
-    @property
-    def events(self) -> PoolEvents:
-        """What has happened to the workers."""
-        return self._inbox.events
+        self.connections.open(endpoints, joins=joins)
 
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""
         self.streams.close()
-        self._peers.close()
+        self.connections.close()
 
     def sweep(self, now: float) -> None:
         """Lose silent workers and fail the tasks that waited too long."""
-        self._peers.sweep(now)
+        self.connections.sweep(now)
         for name in self._dispatcher.connected.forget_departed(now):
             self._metrics.forget_worker(name)
         self.perform(self._dispatcher.expire(now))
         for key, order in self._settings.due():
-            self._peers.post(key, order)
+            self.connections.post(key, order)
         if self._dispatcher.connected.n_shared:
             for key, demand in self._dispatcher.demand.changed(now):
-                self._peers.post(key, demand)
+                self.connections.post(key, demand)
 
     def post(self, key: str, item: FrameItem) -> None:
         """Send a worker a message with this turn of the loop."""
-        self._peers.post(key, item)
+        self.connections.post(key, item)
 
     def failed(self, place: str) -> None:
         """Log and count the exception that is being handled."""
@@ -135,20 +125,20 @@ class TaskTransport:
                 self._give_up(action)
         if self._dispatcher.connected.n_shared:
             for key, demand in self._dispatcher.demand.crossed(self._now()):
-                self._peers.post(key, demand)
+                self.connections.post(key, demand)
 
     def _act(self, action: Action) -> None:
         match action:
             case Assign():
                 self._send_task(action)
             case CancelTask(worker, task_id, attempt):
-                self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
+                self.connections.post(worker, Envelope(TaskKey(task_id, attempt), m.Cancel()))
             case ProceedTask(worker, task_id, attempt):
-                self._peers.post(worker, Envelope(TaskKey(task_id, attempt), m.Proceed()))
+                self.connections.post(worker, Envelope(TaskKey(task_id, attempt), m.Proceed()))
             case Deliver(envelope):
                 self._deliver(self.streams.by_id[envelope.task.id], envelope.payload)
             case Ejected(worker, cause):
-                peer, what = self._peers.get(worker), "it gets one task at a time"
+                peer, what = self.connections.get(worker), "it gets one task at a time"
                 logger.warning(
                     "worker ejected",
                     extra={
@@ -197,7 +187,7 @@ class TaskTransport:
         if isinstance(request, m.Generate):
             self._metrics.routed(task.spec.model, task.route)
         lease = TaskKey(action.task_id, action.attempt)
-        self._peers.post(action.worker, Envelope(lease, request, action.slot))
+        self.connections.post(action.worker, Envelope(lease, request, action.slot))
         self.tell_demand(action.worker)
 
     def tell_demand(self, key: str) -> None:
@@ -206,7 +196,7 @@ class TaskTransport:
         if worker is not None and worker.is_shared:
             demand = self._dispatcher.demand.of(worker, self._now())
             if demand is not None:
-                self._peers.post(key, demand)
+                self.connections.post(key, demand)
 
     def _deliver(self, stream: TaskStream, message: m.TaskMessage) -> None:
         slots, worker = self._dispatcher.slots, stream.task.worker_name

@@ -37,8 +37,8 @@ class EndedRequest:
 class RequestBook:
     """Called by the access layer and the pool; belongs to the event loop."""
 
-    def __init__(self, pay: Callable[[UsageEntry], None] = lambda _: None) -> None:
-        self.pay = pay
+    def __init__(self) -> None:
+        self.pay: Callable[[UsageEntry], None] = lambda _: None
         """Takes what a request has cost."""
         self.unsettled: dict[int, RequestRecord] = {}
         """Those that are not settled, by their numbers, oldest first."""

@@ -26,7 +26,7 @@ from gateway.http.origin.auth import require_admin
 from gateway.pool.status import Health, ModelState
 from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, TaskError, not_started
 
 _DRAINING = "draining"
 _NO_SLOT = "no slot available"
@@ -101,7 +101,7 @@ class Admin:
     async def slots(self, request: Request) -> Response:
         """List the slots of all workers under global ids."""
         if not self._service.config.slots:
-            raise _not_started("slots endpoint", "--slots")
+            raise not_started("slots endpoint", "`--slots`")
         self._service.ready_cards()
         if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
             raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
@@ -160,7 +160,7 @@ class Admin:
     async def metrics(self, request: Request) -> Response:
         """Write the metrics for Prometheus."""
         if not self._service.config.metrics:
-            raise _not_started("metrics endpoint", "--metrics")
+            raise not_started("metrics endpoint", "`--metrics`")
         headers = {
             "Content-Type": "text/plain; version=0.0.4",  # as media_type it would get a charset
         }
@@ -179,8 +179,3 @@ def _fault(status: str) -> Response:
     code, message, kind = _FAULTS[status]
     error = {"message": message, "type": kind, "code": code}
     return json_response({"status": status, "error": error}, code, _RETRY if code == 503 else None)
-
-
-def _not_started(what: str, flag: str) -> TaskError:
-    message = f"This server does not support {what}. Start it with `{flag}`"
-    return TaskError(ErrorCode.NOT_SUPPORTED, message)

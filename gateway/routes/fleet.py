@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gateway.api.fields.options import read_flag, read_object, read_text
 from gateway.fleet.supervisor_link import SupervisorLink
-from gateway.fleet.views import gateway_rows, rollout_view, worker_rows
+from gateway.fleet.views import gateway_rows, worker_rows
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused, json_response, success_response
 from gateway.routes.service import Service
@@ -52,7 +52,7 @@ class FleetEndpoints:
                 "workers": self._workers(),
                 "gateways": gateway_rows(report, os.getpid()),
                 "queue": dict(pool.queue_depths()),
-                "rollout": rollout_view(report.rollout),
+                "rollout": asdict(report.rollout),
             }
         )
 
@@ -101,7 +101,7 @@ class FleetEndpoints:
 
     async def show_rollout(self, request: Request) -> Response:
         """Return the rolling change that runs, or the last one."""
-        return json_response(rollout_view(self._supervisor.report.rollout))
+        return json_response(asdict(self._supervisor.report.rollout))
 
     async def start_rollout(self, request: Request) -> Response:
         """Begin a rolling change; answers once it has begun."""

@@ -7,11 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.fields.prompt import is_several
-from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome, whole_calls
+from gateway.api.reply import RequestPlan, TaskOutcome, whole_calls
 from gateway.http.answer_budget import HeldAnswer
 from gateway.http.bodies.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
@@ -156,7 +155,9 @@ class GenerationEndpoint:
             outcomes = await guarded(collected, disconnected(receive), *watchers)
             headers = route_headers(streams)
             is_long = sum(map(_weight, outcomes)) > _LONG
-            response = await in_thread(is_long, _respond, plan.reply, outcomes, headers)
+            response = await in_thread(
+                is_long, lambda: json_response(plan.reply.result(outcomes), 200, headers)
+            )
         await response(scope, receive, send)
 
     async def _stream(
@@ -196,12 +197,6 @@ class GenerationEndpoint:
 
 def _weight(outcome: TaskOutcome) -> int:
     return len(outcome.tokens) + sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
-
-
-def _respond(
-    reply: ResponseFormatter, outcomes: Sequence[TaskOutcome], headers: Mapping[str, str]
-) -> Response:
-    return json_response(reply.result(outcomes), 200, dict(headers))
 
 
 async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> RequestPlan:

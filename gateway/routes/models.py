@@ -14,7 +14,7 @@ from gateway.http.sse import event
 from gateway.models.events import Mailbox
 from gateway.models.manager import ModelManager
 from gateway.routes.service import Service, check_allowed, may_use
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError, not_started
 
 
 class ModelEndpoints:
@@ -49,8 +49,7 @@ class ModelEndpoints:
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")
         if not self._service.config.models_cache:
-            message = "This server does not support downloads. Start it with `--models-cache`"
-            raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+            raise not_started("downloads", "`--models-cache`")
         await guarded(manager.download(name), disconnected(request.receive))
         return success_response()
 
@@ -121,6 +120,5 @@ def _check_named(manager: ModelManager, name: str, scope: Scope) -> None:
 def chosen_by(service: Service, path: str) -> ModelManager:
     """Return the model manager; raises `TaskError` if this server's models are fixed."""
     if service.models is None:
-        message = f"This server does not support {path}. Start it with `--models-dir`"
-        raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} or `--models-preset`")
+        raise not_started(path, "`--models-dir` or `--models-preset`")
     return service.models

@@ -17,7 +17,7 @@ from gateway.http.errors import json_response
 from gateway.http.origin.request_origin import read_origin
 from gateway.requests.record import REQUEST
 from gateway.routes.service import Service, check_allowed
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import not_started
 from protocol.wire.side_tasks import SlotActed, SlotAction
 
 
@@ -31,7 +31,7 @@ class SlotEndpoints:
         """Save, restore or erase one slot."""
         scope, receive = request.scope, request.receive
         if not any(card.saves_slots for card in self._service.ready_cards()):
-            raise not_started()
+            raise not_started("slots action", "`--slot-save-path`")
         slot_id = read_slot_id(request.path_params["id_slot"])
         action = read_action(request.query_params.get("action"))
         filename, body = "", dict[str, Any]()
@@ -52,9 +52,3 @@ class SlotEndpoints:
         )
         acted = await answered(stream, receive, SlotActed)
         return json_response(slot_acted(action, slot_id, filename, acted))
-
-
-def not_started() -> TaskError:
-    """Build the refusal of a server that saves no slots."""
-    message = "This server does not support slots action. Start it with `--slot-save-path`"
-    return TaskError(ErrorCode.NOT_SUPPORTED, message)

@@ -26,7 +26,9 @@ class TokenEndpoints:
         task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
         result = await self._service.run(task, asked.card, scope, receive, Tokenized)
         is_long = len(result.tokens) > _LONG
-        return await in_thread(is_long, _tokenized, result, task.with_pieces)
+        return await in_thread(
+            is_long, lambda: json_response(tokenized(result, with_pieces=task.with_pieces))
+        )
 
     async def detokenize(self, request: Request) -> Response:
         """Answer with the text of tokens."""
@@ -35,7 +37,3 @@ class TokenEndpoints:
         task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
         result = await self._service.run(task, asked.card, scope, receive, Detokenized)
         return json_response({"content": result.content})
-
-
-def _tokenized(result: Tokenized, with_pieces: bool) -> Response:
-    return json_response(tokenized(result, with_pieces=with_pieces))

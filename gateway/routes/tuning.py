@@ -6,7 +6,7 @@ from starlette.responses import Response
 from gateway.api.llamacpp.lora import listed, read_scales
 from gateway.http.errors import json_response, success_response
 from gateway.routes.service import Service
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import not_started
 from protocol.wire.side_tasks import LoraListed, SetLora
 
 
@@ -33,6 +33,5 @@ class TuningEndpoints:
     async def set_props(self, request: Request) -> Response:
         """Accept any body: as in llama-server there is no property that could be changed."""
         if not self._service.config.props:
-            message = "This server does not support changing global properties."
-            raise TaskError(ErrorCode.NOT_SUPPORTED, f"{message} Start it with `--props`")
+            raise not_started("changing global properties", "`--props`")
         return success_response()

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from gateway.api.fields.embedding import EmbeddingPlan, joined, plan_embeddings
 from gateway.api.llamacpp.embedding import native_answer
-from gateway.api.llamacpp.rerank import RerankPlan, plan_rerank, rerank_answer
+from gateway.api.llamacpp.rerank import plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
 from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import all_answered, disconnected, guarded
@@ -60,7 +60,7 @@ class VectorEndpoints:
             streams = self._submit(plan, asked.card, request, opened)
             result = joined(await all_answered(streams, request.receive, Embedded))
         is_long = sum(map(len, result.vectors)) >= _LARGE
-        return await in_thread(is_long, _embedded, write, plan, result)
+        return await in_thread(is_long, lambda: json_response(write(plan, result)))
 
     async def _filled(self, plan: EmbeddingPlan) -> EmbeddingPlan:
         """Fetch what the plan only names."""
@@ -89,18 +89,10 @@ class VectorEndpoints:
         asked = await self._service.read(scope, receive, "Rerank")
         plan = await asked.in_thread(plan_rerank, asked.body, asked.card)
         result = await self._service.run(plan.task, asked.card, scope, receive, Reranked)
-        return await asked.in_thread(_ranked, plan, result)
+        return await asked.in_thread(lambda: json_response(rerank_answer(plan, result)))
 
 
 def _write_openai(plan: EmbeddingPlan, result: Embedded) -> Any:
     if plan.is_native:
         return native_answer(plan, result, object_of_one=False)
     return embeddings_answer(plan, result)
-
-
-def _embedded(write: _Writer, plan: EmbeddingPlan, result: Embedded) -> Response:
-    return json_response(write(plan, result))
-
-
-def _ranked(plan: RerankPlan, result: Reranked) -> Response:
-    return json_response(rerank_answer(plan, result))

@@ -11,6 +11,7 @@ import orjson
 
 from gateway.api.reply import TaskOutcome
 from gateway.api.results.answer import identity
+from gateway.api.results.figures import progress
 from gateway.http.sse import named_event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta
@@ -43,9 +44,7 @@ class MessagesReply:
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return a ping with the progress of the prompt; clients ignore its unknown field."""
-        told = {"total": message.total, "cache": message.cached, "processed": message.processed}
-        told["time_ms"] = int(message.time_ms)
-        return self._opening() + _event("ping", prompt_progress=told)
+        return self._opening() + _event("ping", prompt_progress=progress(message))
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the frames of what was added, block by block."""

@@ -10,7 +10,7 @@ from gateway.api.fields.media import place_media
 from gateway.api.fields.media_links import MediaLink
 from gateway.api.fields.options import read_int, wrong_type
 from gateway.api.fields.prompt import Prompt, is_several, mixed
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import InvalidRequest, not_started
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
 from protocol.wire.side_tasks import Embed, Embedded
@@ -118,8 +118,7 @@ def _groups(inputs: tuple[_Input, ...]) -> list[list[_Input]]:
 
 def _check_offer(card: ModelCard, *, native: bool) -> None:
     if not card.has_embeddings:
-        message = "This server does not support embeddings. Start it with `--embeddings`"
-        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+        raise not_started("embeddings", "`--embeddings`")
     if card.pooling == "rank":
         raise InvalidRequest("Pooling type 'rank' gives scores and no embeddings: use /rerank")
     if card.pooling == "none" and not native:

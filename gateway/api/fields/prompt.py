@@ -34,15 +34,6 @@ def is_several(value: Any) -> bool:
     )
 
 
-def read_content(value: Any, n_vocab: int, *, key: str) -> Prompt:
-    """Read the `content` of /tokenize: text, or an array of texts and tokens."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, list):
-        return mixed(value, n_vocab, key=key)
-    raise InvalidRequest(f"Field '{key}': must be a string or an array", param=key)
-
-
 def mixed(value: list[Any], n_vocab: int, *, key: str) -> tuple[int | str, ...]:
     """Read an array of tokens and texts."""
     kinds = set(map(type, value))

@@ -47,7 +47,8 @@ def read_response_format(
         return read_json_schema(body)
     if kind == "json_schema" and not is_flat:
         form, path = _read_inner(form, path), f"{path}.json_schema"
-    return _text(_or_any(form.get("schema")), f"{path}.schema")
+    schema = form.get("schema")
+    return _text({} if schema is None else schema, f"{path}.schema")
 
 
 def _read_inner(form: Mapping[str, Any], path: str) -> Mapping[str, Any]:
@@ -55,10 +56,6 @@ def _read_inner(form: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     if inner is not None and not isinstance(inner, dict):
         raise wrong_type(f"{path}.json_schema", "object", inner)
     return inner or {}
-
-
-def _or_any(schema: Any) -> Any:
-    return {} if schema is None else schema
 
 
 def _text(schema: Any, field: str) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.api.fields.options import read_flag, read_int
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import InvalidRequest, not_started
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
 from protocol.wire.side_tasks import Rerank, Reranked
@@ -26,8 +26,7 @@ class RerankPlan:
 def plan_rerank(body: Mapping[str, Any], card: ModelCard) -> RerankPlan:
     """Read the body; raises `TaskError` for what cannot be done."""
     if not card.has_embeddings or card.pooling != "rank":
-        message = "This server does not support reranking. Start it with `--reranking`"
-        raise TaskError(ErrorCode.NOT_SUPPORTED, message)
+        raise not_started("reranking", "`--reranking`")
     query = body.get("query")
     if query is None:
         raise InvalidRequest('"query" must be provided', param="query")

@@ -14,13 +14,8 @@ _ACTIONS = (*_FILED, "erase")
 def read_slot_id(text: str) -> int:
     """Read the slot's number in the path."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        raise bad_slot_id()
+        raise InvalidRequest("Invalid slot ID", param="id_slot")
     return int(text)
-
-
-def bad_slot_id() -> InvalidRequest:
-    """Build the complaint about a number that no slot has."""
-    return InvalidRequest("Invalid slot ID", param="id_slot")
 
 
 def read_action(text: str | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.fields.options import read_flag
-from gateway.api.fields.prompt import mixed, read_content
+from gateway.api.fields.prompt import mixed
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Detokenize, Tokenize, Tokenized
 
@@ -12,8 +12,12 @@ from protocol.wire.messages import Detokenize, Tokenize, Tokenized
 def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
     """Read a /tokenize body; missing content is empty."""
     content = body.get("content")
+    if isinstance(content, list):
+        content = mixed(content, n_vocab, key="content")
+    elif not isinstance(content, str | None):
+        raise InvalidRequest("Field 'content': must be a string or an array", param="content")
     return Tokenize(
-        content="" if content is None else read_content(content, n_vocab, key="content"),
+        content="" if content is None else content,
         add_special=read_flag(body, "add_special"),
         parse_special=read_flag(body, "parse_special", default=True),
         with_pieces=read_flag(body, "with_pieces"),

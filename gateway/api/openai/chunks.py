@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import orjson
 
 from gateway.api.openai.functions import function_call, function_call_piece
-from gateway.api.openai.usage import finish_reason, log_probs, usage, whole_answer
+from gateway.api.openai.usage import log_probs, usage, whole_answer
 from gateway.api.reply import ResponseOptions, TaskOutcome
-from gateway.api.results.answer import Identity, identity
+from gateway.api.results.answer import FINISH_REASONS, Identity, identity
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import progress_fields, timings, total
 from gateway.http.sse import DONE
@@ -102,8 +102,11 @@ class ChatReply:
         return b'{"tool_calls":[' + orjson.dumps(tool_call_piece(call)) + b"]}"
 
     def _reason(self, done: Done, *, has_calls: bool) -> str:
-        calls = "function_call" if self._options.names_functions else "tool_calls"
-        return finish_reason(done.finish, has_calls=has_calls, calls=calls)
+        """Return OpenAI's reason; an answer that was cut off gets `length`, also with calls."""
+        reason = FINISH_REASONS[done.finish]
+        if not has_calls or reason != "stop":
+            return reason
+        return "function_call" if self._options.names_functions else "tool_calls"
 
     def _role(self, index: int) -> bytes:
         self._has_role[index] = True

@@ -5,17 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.reply import ResponseOptions
-from gateway.api.results.answer import FINISH_REASONS, Identity
+from gateway.api.results.answer import Identity
 from gateway.api.results.figures import LOWEST_LOG_PROB, text, token_probs
 from protocol.wire.facts import TokenProb
-from protocol.wire.messages import Done, Finish
+from protocol.wire.messages import Done
 from protocol.wire.sampling import SamplingParams
-
-
-def finish_reason(finish: Finish, *, has_calls: bool, calls: str = "tool_calls") -> str:
-    """Return OpenAI's reason; an answer that was cut off gets `length`, also with calls."""
-    reason = FINISH_REASONS[finish]
-    return calls if has_calls and reason == "stop" else reason
 
 
 def whole_answer(
