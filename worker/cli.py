@@ -49,7 +49,7 @@ from worker.settings.pool_config import read_pool_config
 from worker.supervisor.children import launch
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
-from worker.supervisor.orders import FixedWorkerOrders, OnDemandOrders, Orders
+from worker.supervisor.orders import Orders
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.plan import planned as planned_worker
 from worker.supervisor.rollout.planner import Wanted
@@ -285,7 +285,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
         catalog = open_catalog(pool, overrides.on_command_line, os.environ)
         models_max = pool.gateway.models_max
         on_demand = OnDemand(catalog, control, start.folder, models_max=models_max)
-        return OnDemandOrders(control, on_demand)
+        return Orders(control, on_demand)
     reread = partial(_reread_pool, overrides, start.console)
     reader = ConfigReader(reread, str(start.folder), start.host)
     first = Wanted(path=start.config.absolute() if start.config else None)
@@ -295,7 +295,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
         one.name: planned_worker(one, config)
         for one, config in zip(tables, pool.worker, strict=True)
     }
-    return FixedWorkerOrders(control, Rollouts(fleet, reader, first, pool))
+    return Orders(control, Rollouts(fleet, reader, first, pool))
 
 
 def _reread_pool(overrides: Given, console: Console, path: Path | None) -> PoolConfig:

@@ -6,24 +6,29 @@ which models run; the supervisor decides when a dead process starts again.
 
 import logging
 import os
-import selectors
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from protocol.config import config as configs
 from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process.control import (
+    AbortOrder,
     Line,
     Listed,
     ModelInfo,
     NoRoom,
     Order,
     Phase,
+    Reply,
+    RolloutOrder,
+    RolloutReport,
     Verb,
+    WorkerOrder,
     WorkerReport,
 )
 from worker.models.catalog import Catalog, Entry
 from worker.supervisor.children import launch
+from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.control import ControlPeer, ControlServer
@@ -41,10 +46,15 @@ _PHASES = {
     ChildState.ENDED: Phase.GONE,
 }
 _PROGRESS_STEP = 0.05
+_ON_DEMAND = "models are loaded on demand here: POST /models/unload and /models/load, or reload"
 
 
 class OnDemand:
     """Adds and removes on-demand workers in the supervisor's list of watches."""
+
+    keeps_going = True
+    """It is normal that no worker runs."""
+    drained: frozenset[str] = frozenset()
 
     def __init__(
         self, catalog: Catalog, control: ControlServer, folder: Path, *, models_max: int
@@ -55,7 +65,7 @@ class OnDemand:
         self._control = control
         self._folder = folder
         self._watches: list[ChildWatch] = []
-        self._downloads = ModelDownloads(control.report, self.reread, self._download)
+        self._downloads = ModelDownloads(control.report, self._reread, self._download)
         self._n_started = 0
         self._loaded: dict[str, Entry] = {}
         """The entry that each model was loaded with; it may have left the list since."""
@@ -69,10 +79,10 @@ class OnDemand:
         """Names of the models that can be loaded."""
         return tuple(self._catalog.entries)
 
-    def open(self, watches: list[ChildWatch], selector: selectors.BaseSelector, now: float) -> None:
+    def open(self, children: Children, now: float) -> None:
         """Load the models with `load-on-startup`."""
-        self._watches = watches
-        self._downloads.open(selector)
+        self._watches = children.watches
+        self._downloads.open(children.selector)
         for entry in self._catalog.entries.values():
             if entry.load_on_startup:
                 self._load(entry, now)
@@ -81,11 +91,20 @@ class OnDemand:
         """Cancel all downloads."""
         self._downloads.close()
 
-    def carry_out(self, order: Order, peer: ControlPeer, now: float) -> None:
-        """Carry out an order that came from a gateway through `peer`."""
+    def carry_out(
+        self, line: Line, peer: ControlPeer, answer: Callable[[Reply], None], now: float
+    ) -> None:
+        """Carry out an order about a model, and refuse those to workers."""
+        match line:
+            case Order():
+                self._carry_out(line, peer, now)
+            case WorkerOrder() | RolloutOrder() | AbortOrder():
+                answer(Reply(id=line.id, error=_ON_DEMAND))
+
+    def _carry_out(self, order: Order, peer: ControlPeer, now: float) -> None:
         match order.verb:
             case Verb.RELOAD:
-                self.reread()
+                self._reread()
             case Verb.DOWNLOAD:
                 self._downloads.start(order.model)
             case Verb.DELETE:
@@ -175,8 +194,15 @@ class OnDemand:
     def _infos(self) -> tuple[ModelInfo, ...]:
         return tuple(entry.info for entry in self._catalog.entries.values())
 
-    def reread(self) -> None:
+    def report(self, now: float) -> RolloutReport:
+        """Return that there is no rolling change."""
+        return RolloutReport()
+
+    def reread(self, now: float) -> None:
         """Look for models again, and tell the gateways."""
+        self._reread()
+
+    def _reread(self) -> None:
         error = ""
         try:
             self._catalog.read()
@@ -206,7 +232,7 @@ class OnDemand:
             logger.error("model not deleted", extra={"model": model, "cause": error})
             self._control.report(Listed(models=self._infos(), error=error))
             return
-        self.reread()
+        self._reread()
 
     def _refuse(self, model: str, why: str) -> None:
         self._control.report(

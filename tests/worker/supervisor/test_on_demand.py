@@ -2,6 +2,7 @@
 
 import selectors
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
     on_demand = OnDemand(open_catalog(config, {}), control, tmp_path, models_max=0)
     watches: list[ChildWatch] = []
     with selectors.DefaultSelector() as selector:
-        on_demand.open(watches, selector, 0.0)
+        children: Any = SimpleNamespace(watches=watches, selector=selector)
+        on_demand.open(children, 0.0)
     watches[0].child.state, watches[0].exit_code = ChildState.GIVEN_UP, 78
     on_demand.report_changes()
     (report,) = greeted(on_demand)

@@ -18,7 +18,9 @@ DRIVER = textwrap.dedent(
     """
     import json, os, sys
     from pathlib import Path
+    from unittest.mock import Mock
     from protocol.process import logs
+    from protocol.process.control import RolloutReport
     from protocol.process.notify import Notifier
     from protocol.process.parent_death import PARENT_VARIABLE
     from worker.supervisor.children.launch import Launch
@@ -40,8 +42,12 @@ DRIVER = textwrap.dedent(
                watchdog_s=plan["watchdog_s"])
         for name, kind in plan["children"].items()
     ]
+    fixed = Mock(models=None, keeps_going=False, drained=frozenset())
+    fixed.deadlines = fixed.greeting = list
+    fixed.report = lambda now: RolloutReport()
+    control = ControlServer(Path(plan["scratch"], "control.sock"))
     settings = Settings(launches=launches, runtime_dir=Path(plan["scratch"]),
-                        orders=Orders(ControlServer(Path(plan["scratch"], "control.sock"))),
+                        orders=Orders(control, fixed),
                         reread=list, drain_timeout_s=plan["drain_timeout_s"],
                         policy=Policy(**plan["policy"]))
     sys.exit(Supervisor(settings, console, Notifier.from_environ()).run())

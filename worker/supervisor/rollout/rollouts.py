@@ -9,8 +9,11 @@ from protocol.config.config import PoolConfig
 from protocol.config.rollout_config import RolloutConfig
 from protocol.errors import ConfigError
 from protocol.process.control import (
+    AbortOrder,
     Answered,
     Golden,
+    Line,
+    Reply,
     RolloutOrder,
     RolloutReport,
     RolloutState,
@@ -18,6 +21,7 @@ from protocol.process.control import (
     WorkerVerb,
 )
 from worker.supervisor.children.children import Children
+from worker.supervisor.control import ControlPeer
 from worker.supervisor.rollout.change import Change, RolloutLimits
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.machine import Rollout
@@ -33,7 +37,10 @@ _BUSY = "a rolling change is under way: `llamapool rollout --abort` ends it"
 
 
 class Rollouts:
-    """At most one rolling change at a time."""
+    """Orders to the workers of a configuration; at most one rolling change at a time."""
+
+    models = None
+    """No models are loaded on demand."""
 
     def __init__(self, fleet: Fleet, read: Reader, first: Wanted, pool: PoolConfig) -> None:
         self._fleet = fleet
@@ -52,7 +59,7 @@ class Rollouts:
     def __repr__(self) -> str:
         return f"<Rollouts {self._rollout!r} {self._fleet!r}>"
 
-    def open(self, children: Children) -> None:
+    def open(self, children: Children, now: float) -> None:
         """Take over the workers that run."""
         self._fleet.open(children)
         self._planner.open(children.selector)
@@ -65,10 +72,6 @@ class Rollouts:
     def drained(self) -> frozenset[str]:
         """Processes that an admin has taken out of service."""
         return frozenset(self._fleet.drained)
-
-    def add_answer(self, answer: Answered) -> None:
-        """Take the answer to a golden prompt."""
-        self._fleet.questions.add_answer(answer)
 
     @property
     def is_busy(self) -> bool:
@@ -89,7 +92,29 @@ class Rollouts:
         if self._rollout is not None and self._rollout.deadline is not None:
             yield self._rollout.deadline
 
+    def greeting(self) -> Iterator[Line]:
+        """Yield no first lines of a connection."""
+        return iter(())
+
+    def report_changes(self) -> None:
+        """Do nothing: the states of the processes say it all."""
+
     # ---- orders -------------------------------------------------------------------------------
+
+    def carry_out(
+        self, line: Line, peer: ControlPeer, answer: Callable[[Reply], None], now: float
+    ) -> None:
+        """Carry out an order; any other line is ignored."""
+        match line:
+            case RolloutOrder():
+                self.begin(line, lambda error: answer(Reply(id=line.id, error=error)), now)
+            case AbortOrder():
+                answer(Reply(id=line.id, error=self.abort()))
+            case WorkerOrder():
+                error, is_unknown = self.order_worker(line, now)
+                answer(Reply(id=line.id, error=error, is_unknown=is_unknown))
+            case Answered():
+                self._fleet.questions.add_answer(line)
 
     def begin(self, order: RolloutOrder, answer: Answer, now: float) -> None:
         """Read the configuration and begin; `answer` is called after it was read."""
