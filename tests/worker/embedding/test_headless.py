@@ -14,6 +14,7 @@ from worker.embedding.inputs import InputReader
 from worker.engine.backend import MediaEmbedding
 from worker.llama.embedding import context as embedding
 from worker.llama.embedding.headless import POOLS, GraphWatch
+from worker.llama.hardware import devices
 
 pytestmark = pytest.mark.model
 
@@ -75,6 +76,7 @@ def test_a_library_without_names_of_nodes_leaves_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_llama(tmp_path / "m.gguf", pooling="mean")
+    _ = devices.registry(), devices.base()  # loading needs them; a process opens them once
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     with loaded(path) as (_, embedder):
         assert (embedder.pooling, embedder.is_headless) == ("mean", False)
