@@ -71,7 +71,7 @@ class Dispatcher:
         )
         self.limits = QueueLimits(self.queue, self.slots, self.routing, queue_size=queue_size)
         self.allowances = Allowances()
-        charges = Charges(self.queue)
+        charges = Charges(self.queue, self.routing.answer_tokens_per_s)
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
         self._unloaded: set[str] = set()
@@ -371,7 +371,7 @@ class Dispatcher:
             if task.may_move and task.n_faults < MAX_FAULTS and has_place:
                 self.book.put_back(task, MoveCause.FAILED, now)
                 return []
-        self.book.charges.ended(task, message)
+        self.book.charges.ended(task, message, now)
         if isinstance(message, Done) and is_wanted:
             self.quarantine.cleared(task)
         self.book.end(task)

@@ -144,6 +144,10 @@ class RoutingPolicy:
         """Return how long an answer of a model is, as a mean of recent ones."""
         return round(self._of_models.get(model, self._unknown).answer_tokens.value)
 
+    def answer_tokens_per_s(self, model: str) -> float:
+        """Return how fast one stream of a model is, as a mean of recent ones."""
+        return self._of_models.get(model, self._unknown).answer_per_s.value
+
     def choose(
         self, spec: TaskSpec, now: float, barred: Collection[str] = ()
     ) -> RouteChoice | None:

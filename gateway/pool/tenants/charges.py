@@ -2,7 +2,14 @@
 
 Pure. A prompt is charged by its guessed length when it is assigned, corrected when the worker has
 counted it, and the answer is added at the end, also if its client has left.
+
+A task that ends before its prompt is read has computed no tokens, but it has kept others from its
+place in the worker, perhaps for seconds: a template, a grammar or an image may take that long, and
+then be refused. So its tenant's turn is put off by as many tokens as a stream gets in that time;
+they count for the turns in the queue alone, not for the limits of the key.
 """
+
+from collections.abc import Callable
 
 from gateway.pool.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
@@ -20,8 +27,10 @@ def cost(n_prompt: int, n_cached: int, n_predicted: int = 0) -> float:
 class Charges:
     """Charges each task to its tenant in the queue."""
 
-    def __init__(self, queue: TaskQueue) -> None:
+    def __init__(self, queue: TaskQueue, tokens_per_s: Callable[[str], float]) -> None:
+        """`tokens_per_s` returns how many tokens one stream of a model gets in a second."""
         self._queue = queue
+        self._tokens_per_s = tokens_per_s
 
     def assigned(self, task: Task) -> None:
         """Charge the prompt by its guessed length."""
@@ -32,8 +41,8 @@ class Charges:
         answer = task.answer  # what is read again because a worker was lost costs nothing
         self._add(task, cost(answer.n_prompt, answer.n_cached) - task.charged)
 
-    def ended(self, task: Task, message: TaskMessage) -> None:
-        """Charge the answer; a task that ends before it has started costs nothing."""
+    def ended(self, task: Task, message: TaskMessage, now: float) -> None:
+        """Charge the answer, or the time of a task that ends before it has started."""
         if isinstance(message, Done):
             self._add(task, message.n_predicted)
             is_void = message.finish is Finish.CANCELLED
@@ -41,6 +50,8 @@ class Charges:
             is_void = isinstance(message, Failed)
         if is_void and not task.has_started:
             self.refund(task)
+            held_s = max(0.0, now - task.assigned_at)
+            self._queue.charge(task, held_s * self._tokens_per_s(task.spec.model))
 
     def refund(self, task: Task) -> None:
         """Give everything back: the task starts again, or has never started."""

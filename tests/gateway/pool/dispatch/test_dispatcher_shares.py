@@ -6,7 +6,16 @@ from gateway.pool.dispatch.actions import CancelTask
 from gateway.pool.status import deferred
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
-from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
+from tests.gateway.dispatching import (
+    broken,
+    card,
+    dispatcher,
+    done,
+    failures,
+    places,
+    started,
+    task,
+)
 
 
 def test_tasks_of_a_tenant_are_served_in_order() -> None:
@@ -96,7 +105,29 @@ def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
     assert not pool.book.find("a", gone.task)
 
 
-def test_who_hangs_up_before_it_began_pays_nothing() -> None:
+def test_requests_that_are_refused_count_by_the_time_that_they_took() -> None:
+    pool = dispatcher("a")
+    for i in range(1, 5):
+        pool.submit(task(i, tenant="bad"), 0.0)
+    pool.submit(task(5, tenant="good"), 0.0)
+    pool.submit(task(6, tenant="good"), 0.0)
+    assert places(pool.ended("a", broken(1, code=ErrorCode.INVALID_REQUEST), 5.0)) == [(5, "a")]
+    assert places(pool.ended("a", done(5, n_predicted=20), 6.0)) == [(6, "a")]
+
+
+def test_who_hangs_up_before_it_began_counts_by_the_time_that_it_took() -> None:
+    pool = dispatcher("a")
+    for i in range(1, 5):
+        pool.submit(task(i, tenant="bad"), 0.0)
+    pool.submit(task(5, tenant="good"), 0.0)
+    pool.submit(task(6, tenant="good"), 0.0)
+    pool.cancel(1, 5.0)
+    void = Envelope(TaskKey(1), Done(finish=Finish.CANCELLED))
+    assert places(pool.ended("a", void, 5.0)) == [(5, "a")]
+    assert places(pool.ended("a", done(5, n_predicted=20), 6.0)) == [(6, "a")]
+
+
+def test_who_hangs_up_at_once_pays_nothing() -> None:
     pool = dispatcher("a", n_prefetch=1)
     pool.submit(task(1, tenant="z"), 0.0)
     pool.submit(task(2, tenant="x", n_tokens=1000), 0.0)
@@ -105,7 +136,7 @@ def test_who_hangs_up_before_it_began_pays_nothing() -> None:
     pool.submit(task(5, tenant="y", n_tokens=10), 0.0)
     pool.cancel(2)
     void = Envelope(TaskKey(2), Done(finish=Finish.CANCELLED))
-    assert places(pool.ended("a", void, 1.0)) == [(3, "a")]
+    assert places(pool.ended("a", void, 0.0)) == [(3, "a")]
     assert places(pool.ended("a", done(3), 1.0)) == [(4, "a")]
 
 
