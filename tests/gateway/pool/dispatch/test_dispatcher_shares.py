@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.pool.dispatch.actions import CancelTask
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.status import deferred
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
@@ -105,22 +106,22 @@ def test_who_hangs_up_is_charged_for_what_was_generated() -> None:
     assert not pool.book.find("a", gone.task)
 
 
-def test_requests_that_are_refused_count_by_the_time_that_they_took() -> None:
+def bad_before_good() -> Dispatcher:
+    """Return a pool of one slot with task 1 of four of `bad`, before two of `good`, 5 and 6."""
     pool = dispatcher("a")
-    for i in range(1, 5):
-        pool.submit(task(i, tenant="bad"), 0.0)
-    pool.submit(task(5, tenant="good"), 0.0)
-    pool.submit(task(6, tenant="good"), 0.0)
+    for i in range(1, 7):
+        pool.submit(task(i, tenant="bad" if i < 5 else "good"), 0.0)
+    return pool
+
+
+def test_requests_that_are_refused_count_by_the_time_that_they_took() -> None:
+    pool = bad_before_good()
     assert places(pool.ended("a", broken(1, code=ErrorCode.INVALID_REQUEST), 5.0)) == [(5, "a")]
     assert places(pool.ended("a", done(5, n_predicted=20), 6.0)) == [(6, "a")]
 
 
 def test_who_hangs_up_before_it_began_counts_by_the_time_that_it_took() -> None:
-    pool = dispatcher("a")
-    for i in range(1, 5):
-        pool.submit(task(i, tenant="bad"), 0.0)
-    pool.submit(task(5, tenant="good"), 0.0)
-    pool.submit(task(6, tenant="good"), 0.0)
+    pool = bad_before_good()
     pool.cancel(1, 5.0)
     void = Envelope(TaskKey(1), Done(finish=Finish.CANCELLED))
     assert places(pool.ended("a", void, 5.0)) == [(5, "a")]
