@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -160,7 +161,8 @@ def gateways(served: Served) -> list[int]:
     """Find the processes of the pool that are gateways."""
     found = []
     for pid in marked(served.mark):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"gateway" in words:
-            found.append(pid)
+        with suppress(OSError):  # it has ended since it was listed
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"gateway" in words:
+                found.append(pid)
     return found
