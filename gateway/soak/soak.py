@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.soak.faults import SOAK_FAULTS, SoakFault
@@ -12,7 +12,10 @@ from gateway.soak.scene import FAR, ExpectedAnswers, PoolShape, Scene, pool_unde
 _DEATHS, _WINDOW_S = 3, 300.0
 """The supervisor sets a process aside after five deaths in this time: a soak stays below."""
 _GROWTH_MIB_PER_MINUTE = 1.0
+_TABLES_MIB = 16.0
+"""Room for tables that are bounded and fill with use, such as the last requests."""
 _WARM_UP_S = 60.0
+"""Of each process: one that replaces a killed one starts small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,7 @@ async def _faults(
         tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
         for one in bad[:4]:
             tell(f"          {one.request.name} {one.ending}: {one.why}")
-        if passed_s > _WARM_UP_S:
-            growth.note(scene)
+        growth.note(_memory(scene), time.monotonic())
     outcomes = scene.load.outcomes
     rows = [
         row_of(
@@ -109,27 +111,31 @@ def _drawn(plan: SoakPlan, scene: Scene, deaths: Deaths) -> tuple[SoakFault, str
             return fault, name
 
 
+def _memory(scene: Scene) -> dict[int, tuple[str, float]]:
+    return {scene.pool.pid_of(name): (name, mib) for name, mib in scene.pool.resident_mib().items()}
+
+
 class Growth:
-    """Memory of the processes that live on, after the warm-up."""
+    """Memory of each process, from the end of its warm-up on."""
 
     def __init__(self) -> None:
+        self._seen_s: dict[int, float] = {}
         self._first: dict[int, tuple[float, float, str]] = {}
         self._last: dict[int, tuple[float, float]] = {}
 
-    def note(self, scene: Scene) -> None:
-        """Record the memory of every process."""
-        now_s = time.monotonic()
-        for name, mib in scene.pool.resident_mib().items():
-            pid = scene.pool.pid_of(name)
-            self._first.setdefault(pid, (now_s, mib, name))
-            self._last[pid] = now_s, mib
+    def note(self, memory: Mapping[int, tuple[str, float]], now_s: float) -> None:
+        """Record name and resident MiB of each process, by its id."""
+        for pid, (name, mib) in memory.items():
+            if now_s - self._seen_s.setdefault(pid, now_s) >= _WARM_UP_S:
+                self._first.setdefault(pid, (now_s, mib, name))
+                self._last[pid] = now_s, mib
 
     def leaks(self) -> list[str]:
-        """Return the processes that grew too fast, over a minute or more."""
+        """Return the processes that grew too much and too fast, over a minute or more."""
         found = []
         for pid, (first_s, first_mib, name) in self._first.items():
             last_s, mib = self._last[pid]
-            minutes = (last_s - first_s) / 60
-            if minutes > 1 and (rate := (mib - first_mib) / minutes) > _GROWTH_MIB_PER_MINUTE:
-                found.append(f"{name} grew by {rate:.1f} MiB a minute")
+            minutes, growth = (last_s - first_s) / 60, mib - first_mib
+            if minutes > 1 and growth > max(_TABLES_MIB, minutes * _GROWTH_MIB_PER_MINUTE):
+                found.append(f"{name} grew by {growth:.1f} MiB in {minutes:.1f} minutes")
         return found
