@@ -207,7 +207,11 @@ class WorkerProcess:
         if self._config.lora_base:
             logger.warning(
                 "option without effect",
-                extra={"option": "--lora-base", "cause": "removed from llama.cpp"},
+                extra={
+                    "option": "--lora-base",
+                    "cause": "removed from llama.cpp",
+                    "hint": "leave it out",
+                },
             )
         card = self._with_system_prompt(
             reader, replace(backend.card, fingerprint=fingerprint(self._config))

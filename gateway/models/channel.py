@@ -60,7 +60,13 @@ class Channel:
             except OSError as error:
                 logger.error(
                     "supervisor unreachable",
-                    extra={"file": self._path, "cause": error, "retry_s": _AGAIN_S},
+                    extra={
+                        "file": self._path,
+                        "cause": error,
+                        "retry_s": _AGAIN_S,
+                        "action": "loaded models are served, none is loaded or unloaded",
+                        "hint": "does the supervisor run, as the same user?",
+                    },
                 )
             except Exception:
                 logger.exception(

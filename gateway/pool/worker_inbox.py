@@ -202,6 +202,8 @@ class WorkerInbox:
                             "model": peer.model,
                             "setting": ORDERS[lease.id],
                             "cause": end.message,
+                            "action": "this worker goes on with its old setting",
+                            "hint": "remove the cause, then make the same request again",
                         },
                     )
             case Envelope(lease, m.Terminal() as end):

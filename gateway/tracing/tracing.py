@@ -69,7 +69,15 @@ class Tracing:
         closing.join(_CLOSE_S)
         if closing.is_alive():
             cause = "the collector does not answer"
-            logger.warning("traces lost", extra={"url": collector_url(), "cause": cause})
+            logger.warning(
+                "traces lost",
+                extra={
+                    "url": collector_url(),
+                    "cause": cause,
+                    "action": "the last spans are dropped",
+                    "hint": "does the collector run, and can this host reach it?",
+                },
+            )
 
 
 class TracingMiddleware:

@@ -119,7 +119,15 @@ class UsageRecorder:
             self._thread.join(_CLOSE_S)
         if left := self.unwritten():
             n = sum(one.tokens.requests for one in left)
-            logger.error("usage lost", extra={"n_requests": n, "cause": "it could not be written"})
+            logger.error(
+                "usage lost",
+                extra={
+                    "n_requests": n,
+                    "cause": "it could not be written",
+                    "action": "these requests are missing in the usage",
+                    "hint": "the lines 'request done' of the log have their tokens",
+                },
+            )
 
     # ---- the thread ---------------------------------------------------------------------------
 

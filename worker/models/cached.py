@@ -28,7 +28,10 @@ def scan_cache(environ: Mapping[str, str]) -> list[FoundModel]:
         try:
             found += filter(can_be_listed, _found(repo, environ))
         except OSError as error:
-            logger.warning("models not listed", extra={"file": repo, "cause": error.strerror})
+            logger.warning(
+                "models not listed",
+                extra={"file": repo, "cause": error.strerror, "action": "it is left out"},
+            )
     return found
 
 

@@ -111,22 +111,20 @@ class Catalog:
         names_taken: set[str] = set()
         for name in sorted({*files, *presets}):
             if "," in name:
-                logger.warning(
-                    "model not listed",
-                    extra={"model": name, "cause": "there is a comma in its name"},
-                )
+                _warn_unlisted(name, "there is a comma in its name", "give it another name")
                 continue
             own = presets.get(name, Preset())
             preset = own.over(files.get(name, Preset()).over(every))
             for line in preset.warnings:
-                logger.warning("option without effect", extra={"model": name, "cause": line})
+                logger.warning(
+                    "option without effect",
+                    extra={"model": name, "cause": line, "hint": "remove it from the preset"},
+                )
             source = "models_dir" if name in listed else CACHE_SOURCE
             source = "preset" if name in presets else source
             entry = self._entry(name, preset, source, names_taken)
             if entry is None:
-                logger.warning(
-                    "model not listed", extra={"model": name, "cause": "its section names no model"}
-                )
+                _warn_unlisted(name, "its section names no model", "add `model` or `hf-repo` to it")
                 continue
             is_hidden = source == CACHE_SOURCE and preset.settings["worker.model"] in hidden
             yield replace(entry, info=replace(entry.info, is_hidden=is_hidden))
@@ -197,6 +195,10 @@ def open_catalog(
             },
         )
     return catalog
+
+
+def _warn_unlisted(model: str, cause: str, hint: str) -> None:
+    logger.warning("model not listed", extra={"model": model, "cause": cause, "hint": hint})
 
 
 def _of_file(found: FoundModel) -> Preset:

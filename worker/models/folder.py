@@ -44,7 +44,11 @@ def can_be_listed(found: FoundModel) -> bool:
         return True
     logger.warning(
         "model not listed",
-        extra={"model": ascii(found.name)[1:-1], "cause": "its name is no UTF-8"},
+        extra={
+            "model": ascii(found.name)[1:-1],
+            "cause": "its name is no UTF-8",
+            "hint": "give the file another name",
+        },
     )
     return False
 
@@ -54,7 +58,10 @@ def _tried(folder: Path) -> list[FoundModel]:
     try:
         return _in_subfolder(folder)
     except OSError as error:
-        logger.warning("models not listed", extra={"file": folder, "cause": error.strerror})
+        logger.warning(
+            "models not listed",
+            extra={"file": folder, "cause": error.strerror, "action": "it is left out"},
+        )
         return []
 
 

@@ -28,4 +28,12 @@ class PromptLog:
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", errors="replace")
         except OSError as error:
-            logger.error("prompt not written", extra={"file": path, "cause": error})
+            logger.error(
+                "prompt not written",
+                extra={
+                    "file": path,
+                    "cause": error,
+                    "action": "its task goes on",
+                    "hint": "is the disk full? may this user write there?",
+                },
+            )

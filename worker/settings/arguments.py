@@ -232,7 +232,7 @@ def _as_given(row: Unused) -> str:
 def log_warnings(found: Given) -> None:
     """Log the options that have no effect; raises `ConfigError` for one that is refused."""
     for line in warnings(found.unused):
-        logger.warning("option without effect", extra={"cause": line})
+        logger.warning("option without effect", extra={"cause": line, "hint": "leave it out"})
 
 
 def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:

@@ -45,9 +45,9 @@ def with_speculation(config: WorkerConfig) -> WorkerConfig:
     """Fill in the request defaults of speculation, as far as the configuration leaves them out."""
     for kind in _named(config):
         if kind in _OTHERS:
-            _warn(f"spec_type {kind} is not there; it changes no answer")
+            _warn(f"spec_type {kind} is not there; it changes no answer", "leave it out")
         elif kind == DRAFT_MODEL and not config.model_draft:
-            _warn(f"spec_type {kind} needs a model_draft (-md FILE)")
+            _warn(f"spec_type {kind} has no model", "name a model_draft (-md FILE)")
     params = config.sampling
     ours, n_max = kinds(config) or (NONE,), longest_draft(config)
     for kind in params.speculative_types:
@@ -66,8 +66,8 @@ def with_speculation(config: WorkerConfig) -> WorkerConfig:
     return replace(config, sampling=params)
 
 
-def _warn(cause: str) -> None:
-    logger.warning("option without effect", extra={"cause": cause})
+def _warn(cause: str, hint: str) -> None:
+    logger.warning("option without effect", extra={"cause": cause, "hint": hint})
 
 
 def _n_max(kind: str, config: WorkerConfig) -> int:

@@ -154,4 +154,12 @@ class SavedLookup(Drafter):
         try:
             add_to_cache(self._path, self._lookup.learnt, self._n_vocab)
         except (OSError, ConfigError) as error:
-            logger.error("lookup cache not written", extra={"file": self._path, "cause": error})
+            logger.error(
+                "lookup cache not written",
+                extra={
+                    "file": self._path,
+                    "cause": error,
+                    "action": "what this worker has learnt is lost",
+                    "hint": "is the disk full? may this user write there?",
+                },
+            )

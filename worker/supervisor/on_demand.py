@@ -229,7 +229,10 @@ class OnDemand:
             logger.info("model deleted", extra={"model": model})
         except ConfigError as failure:
             error = str(failure)
-            logger.error("model not deleted", extra={"model": model, "cause": error})
+            logger.error(
+                "model not deleted",
+                extra={"model": model, "cause": error, "action": "its files stay"},
+            )
             self._control.report(Listed(models=self._infos(), error=error))
             return
         self._reread()

@@ -177,6 +177,8 @@ class PeerAccess:
                 "identity": known.path.name if known is not None else who[:64],
                 "cause": cause,
                 "retry_s": BLOCKED_S,
+                "action": "it cannot connect for that time",
+                "hint": f"is its release ours? if the worker is not, remove its {PUBLIC_SUFFIX}",
             },
         )
 

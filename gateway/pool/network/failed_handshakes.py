@@ -46,6 +46,7 @@ class FailedHandshakes:
                 "client": address or "unknown: it disconnected at once",
                 "cause": cause,
                 "n_before": peer.n_unlogged if peer is not None else 0,
+                "hint": "if it is a worker of yours, compare the keys of both ends",
             },
         )
         self._peers[address] = _Peer(now + _QUIET_S)

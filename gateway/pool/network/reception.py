@@ -85,7 +85,14 @@ class Reception:
 
     def _refuse(self, identity: bytes, name: str, reason: str) -> None:
         """Refuse a worker; its process ends with this reason."""
-        logger.error("worker refused", extra={"worker": name, "cause": reason})
+        logger.error(
+            "worker refused",
+            extra={
+                "worker": name,
+                "cause": reason,
+                "hint": "change its name, or the names that the file of its key allows",
+            },
+        )
         self._socket.send(identity, codec.encode(0, [Refused(reason=reason)]))
         self._ignore(identity)
 

@@ -212,13 +212,23 @@ class SideTasks:
                     "slot": task.slot,
                     "file": task.path,
                     "cause": error.strerror,
+                    "action": "the request gets 500",
+                    "hint": "is the disk full? may this user write there?",
                 },
             )
             reason = f"Unable to save slot: {error.strerror}"
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, reason))
             return
         except Exception as error:
-            logger.exception("slot not saved", extra={"task": task.key.id, "slot": task.slot})
+            logger.exception(
+                "slot not saved",
+                extra={
+                    "task": task.key.id,
+                    "slot": task.slot,
+                    "action": "the request gets 500",
+                    "hint": "report it as a fault",
+                },
+            )
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
         self._written(task.key, lambda: _acted(saved.n_tokens, size, start))
@@ -252,7 +262,15 @@ class SideTasks:
         except Unfit as error:
             saved = error
         except Exception as error:
-            logger.exception("saved slot not read", extra={"task": task.key.id, "slot": task.slot})
+            logger.exception(
+                "saved slot not read",
+                extra={
+                    "task": task.key.id,
+                    "slot": task.slot,
+                    "action": "the request gets 400",
+                    "hint": "can this user read the file? if it can, save the slot again",
+                },
+            )
             saved = Unfit(str(error) or type(error).__name__)
         read_s = time.perf_counter() - start
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)

@@ -77,7 +77,15 @@ def prioritize(prio: int) -> None:
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _NICE[prio])
     except OSError as error:
-        logger.warning("priority not set", extra={"prio": prio, "cause": error.strerror})
+        logger.warning(
+            "priority not set",
+            extra={
+                "prio": prio,
+                "cause": error.strerror,
+                "action": "the worker runs with the priority that it has",
+                "hint": "give it the capability CAP_SYS_NICE, or leave --prio out",
+            },
+        )
 
 
 def _single(config: WorkerConfig) -> _Params:

@@ -197,7 +197,11 @@ def open_device_sampling(
     if config.sampling.backend_sampling and not device.is_able:
         logger.warning(
             "option without effect",
-            extra={"option": "--backend-sampling", "cause": "llama.cpp refuses it with -sm tensor"},
+            extra={
+                "option": "--backend-sampling",
+                "cause": "llama.cpp refuses it with -sm tensor",
+                "action": "tokens are sampled on the CPU",
+            },
         )
 
     def attach(seq: int, chain: Any) -> bool:

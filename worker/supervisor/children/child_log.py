@@ -28,12 +28,27 @@ def log_death(watch: ChildWatch, verdict: Verdict) -> None:
         )
     elif verdict.is_quarantine:
         logger.error(
-            "process quarantined", extra={"child": child, "cause": cause, "retry_s": retry_s}
+            "process quarantined",
+            extra={
+                "child": child,
+                "cause": cause,
+                "retry_s": retry_s,
+                "action": "it is started again after that time",
+                "hint": "remove the cause: it died again and again",
+            },
         )
     elif watch.was_drained:
         logger.info("process drained", extra={"child": child, "retry_s": retry_s})
     else:
-        logger.error("process died", extra={"child": child, "cause": cause, "retry_s": retry_s})
+        logger.error(
+            "process died",
+            extra={
+                "child": child,
+                "cause": cause,
+                "retry_s": retry_s,
+                "action": "it is started again",
+            },
+        )
 
 
 def log_stderr(child: ManagedChild, data: bytes) -> None:
