@@ -111,7 +111,7 @@ def fan_out(
 ) -> tuple[tuple[Generate, ...], tuple[SamplingParams, ...]]:
     """Repeat each prompt `n` times; returns the tasks and the parameters of each.
 
-    Raises `InvalidRequest` for so many that making them would hold the loop.
+    Raises `InvalidRequest` above `_MAX_TASKS`, because making them would hold the loop.
     """
     if params.n > 1 and len(prompts) * params.n > _MAX_TASKS:
         message = (

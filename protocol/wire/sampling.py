@@ -184,7 +184,7 @@ class SamplingParams(SamplerParams):
         "Name of the parser of the answer, shown in `generation_settings`; a request cannot "
         "choose it.",
         read=read_chat_format,
-        shape=TextShape(most=64),
+        shape=TextShape(max_length=64),
         stage="gateway",
     )
     reasoning_format: str = param(

@@ -111,7 +111,7 @@ def _shape(kind: Any, row: FieldRow) -> FieldShape:
         return Number(low=spec.low, high=spec.high, whole=kind is int, clamps=spec.clamps)
     if kind is str and (spec.max_chars is not None or spec.choices):
         longest = max(map(len, spec.choices), default=0)
-        return TextShape(most=longest if spec.max_chars is None else spec.max_chars)
+        return TextShape(max_length=longest if spec.max_chars is None else spec.max_chars)
     raise TypeError(f"{row.name}: a {kind} needs a bound")
 
 

@@ -139,42 +139,42 @@ class Token(FieldShape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextShape(FieldShape):
-    """A text of at most `most` characters.
+    """A text of at most `max_length` characters.
 
     `counts` adds it to the length of the prompt, `is_medium` to the number of images.
     """
 
-    most: Bound
+    max_length: Bound
     counts: bool = False
     is_medium: bool = False
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if type(value) is not str:
             return
-        if len(value) > bounds[self.most]:
-            raise bounds.too_long(len(value), "characters", self.most, path)
+        if len(value) > bounds[self.max_length]:
+            raise bounds.too_long(len(value), "characters", self.max_length, path)
         if self.counts:
             bounds.count_chars(len(value), path)
         if self.is_medium:
             bounds.count_media(path)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} characters"
+        return f"{_named(self.max_length)} characters"
 
 
 @dataclass(frozen=True, slots=True)
 class Items(FieldShape):
-    """A list of at most `most` items."""
+    """A list of at most `max_length` items."""
 
     item: FieldShape
-    most: Bound
+    max_length: Bound
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, list):
             return
-        if len(value) > bounds[self.most]:
-            unit = "tokens" if self.most == CONTEXT_TOKENS else "entries"
-            raise bounds.too_long(len(value), unit, self.most, path)
+        if len(value) > bounds[self.max_length]:
+            unit = "tokens" if self.max_length == CONTEXT_TOKENS else "entries"
+            raise bounds.too_long(len(value), unit, self.max_length, path)
         if isinstance(self.item, Flag):
             return
         if value and type(value[0]) is int and set(map(type, value)) == {int}:
@@ -184,7 +184,7 @@ class Items(FieldShape):
             self.item.check(item, f"{path}[{i}]" if type(item) is not int else path, bounds)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} entries"
+        return f"{_named(self.max_length)} entries"
 
     def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield "[]", self.item
@@ -195,20 +195,20 @@ class Free(FieldShape):
     """Any JSON, bounded in depth and in the characters of its texts and names."""
 
     depth: Bound
-    most: Bound
+    max_length: Bound
     counts: bool = False
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         depth, n_chars = measure(value)
         if depth > bounds[self.depth]:
             raise refusal(path, f"nests deeper than {int(bounds[self.depth])}")
-        if n_chars > bounds[self.most]:
-            raise bounds.too_long(n_chars, "characters", self.most, path)
+        if n_chars > bounds[self.max_length]:
+            raise bounds.too_long(n_chars, "characters", self.max_length, path)
         if self.counts:
             bounds.count_chars(n_chars, path)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} characters, nested {_named(self.depth)} deep"
+        return f"{_named(self.max_length)} characters, nested {_named(self.depth)} deep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,21 +238,21 @@ class Entries(FieldShape):
     """An object with names that the client chooses."""
 
     value: FieldShape
-    most: Bound
+    max_length: Bound
     key_chars: int = 256
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, dict):
             return
-        if len(value) > bounds[self.most]:
-            raise bounds.too_long(len(value), "entries", self.most, path)
+        if len(value) > bounds[self.max_length]:
+            raise bounds.too_long(len(value), "entries", self.max_length, path)
         for key, item in value.items():
             if len(key) > self.key_chars:
                 raise bounds.too_long(len(key), "characters", self.key_chars, path)
             self.value.check(item, f"{path}.{key:.80}", bounds)
 
     def describe(self) -> str:
-        return f"{_named(self.most)} entries with names of {self.key_chars} characters"
+        return f"{_named(self.max_length)} entries with names of {self.key_chars} characters"
 
     def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield ".*", self.value
@@ -282,19 +282,19 @@ class Several(FieldShape):
     """One prompt or a list of them; a list with a number in it is one."""
 
     one: FieldShape
-    most: Bound = "inputs"
+    max_length: Bound = "inputs"
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, list) or {int, float} & set(map(type, value)):
             self.one.check(value, path, bounds.anew())
             return
-        if len(value) > bounds[self.most]:
-            raise bounds.too_long(len(value), "entries", self.most, path)
+        if len(value) > bounds[self.max_length]:
+            raise bounds.too_long(len(value), "entries", self.max_length, path)
         for i, item in enumerate(value):
             self.one.check(item, f"{path}[{i}]", bounds.anew())
 
     def describe(self) -> str:
-        return f"{_named(self.most)} of these"
+        return f"{_named(self.max_length)} of these"
 
     def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield "", self.one

@@ -33,7 +33,7 @@ class Embed(ClientTask):
     normalize: int = 2
     media: tuple[bytes, ...] = ()
     media_fields: tuple[str, ...] = ()
-    """The fields of the client's request that hold them, for what is said against one."""
+    """Names of the request's fields that hold them, for error messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

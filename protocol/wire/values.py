@@ -62,21 +62,23 @@ SPECULATIVE_TYPES = (
 )
 """Methods of speculative decoding: those of llama.cpp's common/speculative.cpp that exist here."""
 
-_NAME = TextShape(most=64)
+_NAME = TextShape(max_length=64)
 SEED = Number(low=-(2**63), high=2**64 - 1)
-SAMPLERS = Either((TextShape(most=256), Items(_NAME, 32)))
-SPECULATIVE_TYPE_LIST = Either((TextShape(most=256), Items(_NAME, 16)))
-STOPS = Either((TextShape(most="stop_chars"), Items(TextShape(most="stop_chars"), "stops")))
-TAGS = Either((TextShape(most=4096), Items(TextShape(most=4096), 16)))
-BREAKERS = Items(TextShape(most=256), 32)
-GRAMMAR = TextShape(most="grammar_chars")
+SAMPLERS = Either((TextShape(max_length=256), Items(_NAME, 32)))
+SPECULATIVE_TYPE_LIST = Either((TextShape(max_length=256), Items(_NAME, 16)))
+STOPS = Either(
+    (TextShape(max_length="stop_chars"), Items(TextShape(max_length="stop_chars"), "stops"))
+)
+TAGS = Either((TextShape(max_length=4096), Items(TextShape(max_length=4096), 16)))
+BREAKERS = Items(TextShape(max_length=256), 32)
+GRAMMAR = TextShape(max_length="grammar_chars")
 BIASES = Either(
     (
         Items(Free(2, 256), "biases"),
         Entries(Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH), "biases"),
     )
 )
-PENALTY_PROMPT = Either((TextShape(most="slot_chars"), Items(Token(), "n_ctx")))
+PENALTY_PROMPT = Either((TextShape(max_length="slot_chars"), Items(Token(), "n_ctx")))
 ADAPTERS = Items(
     Fields(
         {

@@ -19,7 +19,7 @@ def is_probed(slot: Slot) -> bool:
     return not slot.active.is_resumed and task.echo_from >= 0 and task.params.n_probs > 0
 
 
-def rooms(slots: Sequence[Slot], n_spare: int) -> Mapping[int, int]:
+def read_limits(slots: Sequence[Slot], n_spare: int) -> Mapping[int, int]:
     """Return how many tokens each slot with such a prompt may read: the oldest takes the spare."""
     probed = sorted(filter(is_probed, slots), key=lambda slot: slot.active.order)
     return {slot.id: 1 if i else 1 + max(0, n_spare) for i, slot in enumerate(probed)}

@@ -210,12 +210,12 @@ class Step:
     def _take(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Take a decoded row for its slot, and for those that waited for the same prompt."""
         if slot.state is SlotState.DECODE or not row.wants_logits:
-            self._judge(slot, index, row)
+            self._take_token(slot, index, row)
             return
         for one in (slot, *self._sharing.identical_prompts(slot, self._slots)):
-            self._judge(one, index, row)
+            self._take_token(one, index, row)
 
-    def _judge(self, slot: Slot, index: int, row: BatchRow) -> None:
+    def _take_token(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Take one task's next token; an exception fails that task only."""
         try:
             self.results.take(slot, index, row)

@@ -72,7 +72,7 @@ BODIES: Mapping[str, Body] = {
             "input_prefix": Either((PROMPT_TEXT, MIXED)),
             "input_suffix": Either((PROMPT_TEXT, MIXED)),
             "input_extra": Items(
-                Fields({"filename": TextShape(most=4096), "text": TEXT}), "messages"
+                Fields({"filename": TextShape(max_length=4096), "text": TEXT}), "messages"
             ),
             "prompt": PROMPT_TEXT,
         },
@@ -122,7 +122,7 @@ BODIES: Mapping[str, Body] = {
             **USAGE,
             "messages": MESSAGES,
             "system": Either((TEXT, CONTENT_PARTS)),
-            "stop_sequences": Items(TextShape(most="stop_chars"), "stops"),
+            "stop_sequences": Items(TextShape(max_length="stop_chars"), "stops"),
             "thinking": Fields({"type": WORD, "budget_tokens": COUNT}),
             "output_config": OUTPUT_CONFIG,
             "logprobs": FLAG,
@@ -170,7 +170,7 @@ BODIES: Mapping[str, Body] = {
     ),
     "SlotAction": Body(
         doc="The file to save to or restore from.",
-        fields={**ORIGIN, "filename": TextShape(most=4096)},
+        fields={**ORIGIN, "filename": TextShape(max_length=4096)},
     ),
     "ChatControl": Body(
         doc="What to do to an answer that is running.",
@@ -217,7 +217,10 @@ BODIES: Mapping[str, Body] = {
             "config": MODEL,
             "options": Entries(Free(8, 65536), 256),
             "golden": Items(
-                Fields({"prompt": TextShape(most=65536), "answer": TextShape(most=65536)}), 16
+                Fields(
+                    {"prompt": TextShape(max_length=65536), "answer": TextShape(max_length=65536)}
+                ),
+                16,
             ),
             "only_changed": FLAG,
             "surge": WORD,

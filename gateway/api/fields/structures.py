@@ -15,14 +15,14 @@ from protocol.wire.shapes import (
     Token,
 )
 
-WORD = TextShape(most=256)
+WORD = TextShape(max_length=256)
 """A text that is compared with a few known words."""
-NAME = TextShape(most=256)
+NAME = TextShape(max_length=256)
 """The name of a tool, a call, a worker or an answer."""
-TEXT = TextShape(most=CONTEXT_CHARS, counts=True)
+TEXT = TextShape(max_length=CONTEXT_CHARS, counts=True)
 """A text of a prompt; all texts of a prompt together have the bound of one."""
 
-_DATA = TextShape(most="image_chars", is_medium=True)
+_DATA = TextShape(max_length="image_chars", is_medium=True)
 DATA = Items(_DATA, "images")
 _REST = Free("depth", CONTEXT_CHARS, counts=True)
 """Fields of other names, which a chat template may read."""
@@ -108,11 +108,11 @@ RESPONSE_FORMAT = Fields(
 OUTPUT_CONFIG = Fields({"effort": WORD, "format": Fields({"type": WORD, "schema": SCHEMA})})
 SYSTEM_PROMPT = Either(
     (
-        TextShape(most=CONTEXT_CHARS),
+        TextShape(max_length=CONTEXT_CHARS),
         Fields(
             {
-                "prompt": TextShape(most=CONTEXT_CHARS),
-                "anti_prompt": TextShape(most="stop_chars"),
+                "prompt": TextShape(max_length=CONTEXT_CHARS),
+                "anti_prompt": TextShape(max_length="stop_chars"),
                 "assistant_name": NAME,
             }
         ),

@@ -38,11 +38,11 @@ from protocol.wire.shapes import (
 Table = Mapping[str, FieldShape]
 
 FLAG = Flag()
-MODEL = TextShape(most=4096)
-SESSION = TextShape(most=1024)
+MODEL = TextShape(max_length=4096)
+SESSION = TextShape(max_length=1024)
 TOP = Number(low=0, high=1024, clamps=Clamp.BOTH)
 COUNT = Number(low=0, high=INT32_MAX)
-PROMPT_TEXT = TextShape(most=CONTEXT_CHARS)
+PROMPT_TEXT = TextShape(max_length=CONTEXT_CHARS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +84,7 @@ MEDIA_DATA: Table = {
         Fields(
             {
                 "id": Number(low=-(2**63), high=2**64 - 1),
-                "data": TextShape(most="image_chars", is_medium=True),
+                "data": TextShape(max_length="image_chars", is_medium=True),
             }
         ),
         "images",

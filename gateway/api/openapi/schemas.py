@@ -51,12 +51,12 @@ def _(shape: Token) -> Schema:
 
 @schema_of.register
 def _(shape: TextShape) -> Schema:
-    return {"type": "string", **_bound("maxLength", shape.most)}
+    return {"type": "string", **_bound("maxLength", shape.max_length)}
 
 
 @schema_of.register
 def _(shape: Items) -> Schema:
-    return {"type": "array", "items": schema_of(shape.item), **_bound("maxItems", shape.most)}
+    return {"type": "array", "items": schema_of(shape.item), **_bound("maxItems", shape.max_length)}
 
 
 @schema_of.register
@@ -73,7 +73,11 @@ def _(shape: Fields) -> Schema:
 @schema_of.register
 def _(shape: Entries) -> Schema:
     inner = schema_of(shape.value)
-    return {"type": "object", "additionalProperties": inner, **_bound("maxProperties", shape.most)}
+    return {
+        "type": "object",
+        "additionalProperties": inner,
+        **_bound("maxProperties", shape.max_length),
+    }
 
 
 @schema_of.register
@@ -84,7 +88,7 @@ def _(shape: Either) -> Schema:
 @schema_of.register
 def _(shape: Several) -> Schema:
     one = schema_of(shape.one)
-    return {"anyOf": [one, {"type": "array", "items": one, **_bound("maxItems", shape.most)}]}
+    return {"anyOf": [one, {"type": "array", "items": one, **_bound("maxItems", shape.max_length)}]}
 
 
 def _bound(word: str, bound: Bound) -> Schema:

@@ -48,7 +48,7 @@ def make_offers(
         n_cached = 0.0
         if n_blocks:
             n_cached = n_tokens * n_blocks / spec.prefix.size * throughput.hit_ratio.value
-        if session is not None and had_session and not holders.most:
+        if session is not None and had_session and not holders.max_blocks:
             n_cached = float(min(session.n_tokens, n_tokens))
         n_read = n_tokens - n_cached
         if n_blocks < n_shared:  # read once here, it serves the other prompts too

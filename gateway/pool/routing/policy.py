@@ -135,7 +135,7 @@ class RoutingPolicy:
     def read_s(self, spec: TaskSpec) -> float:
         """Return the time to read the part of a prompt that no worker has in its cache."""
         holders = self.index.holders(spec.prefix.chain, -1, n_max=1)
-        share = holders.most / spec.prefix.size if spec.prefix.size else 0.0
+        share = holders.max_blocks / spec.prefix.size if spec.prefix.size else 0.0
         of_model = self._of_models.get(spec.model, self._unknown)
         n_tokens = spec.n_tokens * of_model.length_ratio.value
         return max(0.0, 1.0 - share) * n_tokens / of_model.prompt_per_s.value
@@ -213,7 +213,8 @@ class RoutingPolicy:
         if there is None or there.bit & able:
             return 0.0
         n_there, n_here = (
-            self.index.holders(spec.prefix.chain, mask, n_max=1).most for mask in (there.bit, able)
+            self.index.holders(spec.prefix.chain, mask, n_max=1).max_blocks
+            for mask in (there.bit, able)
         )
         share = (n_there - n_here) / spec.prefix.size
         n_saved = share * there.n_tokens(spec) * there.throughput.hit_ratio.value

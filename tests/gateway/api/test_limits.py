@@ -79,11 +79,11 @@ def _free(shape: Any, bounds: Bounds) -> Iterator[Any]:
     deep: Any = 1
     for _ in range(int(bounds[shape.depth]) + 1):
         deep = {"a": deep}
-    yield from (deep, {"a": "x" * int(bounds[shape.most])})
+    yield from (deep, {"a": "x" * int(bounds[shape.max_length])})
 
 
 def _entries(shape: Any, bounds: Bounds) -> Iterator[Any]:
-    yield {f"{i}": 1 for i in range(int(bounds[shape.most]) + 1)}
+    yield {f"{i}": 1 for i in range(int(bounds[shape.max_length]) + 1)}
     yield {"x" * (shape.key_chars + 1): 1}
 
 
@@ -95,10 +95,10 @@ _BEYOND: dict[type[FieldShape], Callable[[Any, Bounds], Iterator[Any]]] = {
     **dict.fromkeys((Flag, Fields, Either), _nothing),
     Number: _numbers,
     Token: lambda shape, bounds: iter((int(bounds["n_vocab"]), -1)),
-    TextShape: lambda shape, bounds: iter(("x" * (int(bounds[shape.most]) + 1),)),
+    TextShape: lambda shape, bounds: iter(("x" * (int(bounds[shape.max_length]) + 1),)),
     Free: _free,
-    Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.most]) + 1),)),
-    Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.most]) + 1),)),
+    Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.max_length]) + 1),)),
+    Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.max_length]) + 1),)),
     Entries: _entries,
 }
 

@@ -74,19 +74,23 @@ class PrefixSharing:
         promised = promise(run, others)
         if promised is None:
             return False
-        ready = self._cache.find(slot.space, run.reading, most(run))
+        ready = self._cache.find(slot.space, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
         return promised.n >= n_now + MIN_SHARED or has_same_prompt(promised, run)
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
         run, n_before = slot.active, len(slot.tokens)
-        ready = self._cache.find(slot.space, run.reading, most(run)) if self._cache.is_on else None
+        ready = (
+            self._cache.find(slot.space, run.reading, max_reused(run))
+            if self._cache.is_on
+            else None
+        )
         n_ready = max(n_before, ready.n if ready else 0)
-        n_max = whole_pieces(run.task.media, most(run))
+        n_max = whole_pieces(run.task.media, max_reused(run))
         if n := self._cache.restore(slot, run.reading, n_max, n_ready + MIN_RESTORED):
             self._count(slot, n - n_before)
-        elif ready is not None and ready.n >= least(slot):
+        elif ready is not None and ready.n >= min_reused(slot):
             self._take(slot, ready)
 
     def _take(self, slot: Slot, source: Source) -> None:
@@ -101,13 +105,13 @@ class PrefixSharing:
         self._counters.reused(run.account, n)
 
 
-def most(run: SlotTask) -> int:
-    """Return how many tokens may be taken: all but the last, whose logits are needed."""
+def max_reused(run: SlotTask) -> int:
+    """Return the maximum number of tokens to take: all but the last, whose logits are needed."""
     return whole_pieces(run.task.media, len(run.reading) - 1)
 
 
-def least(slot: Slot) -> int:
-    """Return the least tokens worth taking; a whole prompt always is."""
+def min_reused(slot: Slot) -> int:
+    """Return the minimum number of tokens worth taking; a whole prompt always is."""
     n_all = len(slot.active.reading) - 1
     return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
 

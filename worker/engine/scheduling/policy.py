@@ -10,7 +10,7 @@ from typing import Protocol
 from worker.engine.backend import Backend, BatchRow
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.media import text_until
-from worker.engine.prompt_logprobs import is_probed, rooms
+from worker.engine.prompt_logprobs import is_probed, read_limits
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.slot import Slot, SlotState
 from worker.engine.speculation.draft import Speculator
@@ -67,9 +67,9 @@ class DefaultPolicy:
     def _wanted(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
         """Return the slots that can read now, and how much each can."""
         found = [(slot, n) for slot in reading if (n := self._n_ready(slot))]
-        n_spare = self._n_outputs - self._n_slots - self._speculator.most(n_decoding)
-        spare = rooms([slot for slot, _ in found], n_spare)
-        return [(slot, min(n, spare.get(slot.id, n))) for slot, n in found]
+        n_spare = self._n_outputs - self._n_slots - self._speculator.max_drafted(n_decoding)
+        limits = read_limits([slot for slot, _ in found], n_spare)
+        return [(slot, min(n, limits.get(slot.id, n))) for slot, n in found]
 
     def _n_ready(self, slot: Slot) -> int:
         """Count the prompt tokens that may be read at once: up to an image, or what has room."""

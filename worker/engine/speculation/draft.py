@@ -95,13 +95,13 @@ class Speculator:
 
     def rows(self, slots: Sequence[Slot], n_free: int) -> list[BatchRow]:
         """Return one row for each decoding slot; the batch takes `n_free` tokens beside these."""
-        n_drafted = min(self.most(len(slots)), n_free)
+        n_drafted = min(self.max_drafted(len(slots)), n_free)
         if n_drafted <= 0:
             return [BatchRow(slot.id, slot.n_pos, (slot.active.pending,), True) for slot in slots]
         drafts = self._drafts(slots, n_drafted)
         return [self._row(slot, drafts.get(slot.id, [])) for slot in slots]
 
-    def most(self, n_slots: int) -> int:
+    def max_drafted(self, n_slots: int) -> int:
         """Return the maximum number of drafted tokens of a step in which `n_slots` decode."""
         is_on = self._drafter is not None and 0 < n_slots <= self._n_slots
         return self._n_rows if is_on else 0

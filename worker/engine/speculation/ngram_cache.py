@@ -21,7 +21,7 @@ Cache = dict[Ngram, Followers]
 
 _LAX = ((2, 66), (2, 50), (1, 50), (1, 50))
 _STRICT = ((4, 75), (3, 66), (2, 66), (2, 66))
-"""By the size of the n-gram: how often it must have been seen, and the winner's least percents."""
+"""Minimum count of an n-gram, and minimum percentage of its most frequent follower, by size."""
 
 
 def add(cache: Cache, tokens: Sequence[int], n_new: int) -> None:

@@ -288,7 +288,7 @@ class Automaton:
         return self._closure((p.at + 1, p.parent) for p in places) if places else None
 
     def _within(self, target: AutomatonState | None, n_left: int) -> AutomatonState | None:
-        """Return the state so many bytes before another, whatever bytes they are."""
+        """Return the state `n_left` bytes of any value before another."""
         if target is None or not n_left:
             return target
         key = id(target), n_left

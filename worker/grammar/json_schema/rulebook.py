@@ -54,7 +54,7 @@ class RuleBook:
         return found
 
     def forget(self, n_rules: int) -> None:
-        """Drop the rules added since there were so many."""
+        """Drop all rules after the first `n_rules`."""
         while len(self._bodies) > n_rules:
             self._bodies.popitem()
         self._next.clear()

@@ -41,7 +41,7 @@ class SamplerThreads:
         """What one choice takes, a moving average; 0 until one was made."""
 
     def pays(self, n: int) -> bool:
-        """Tell whether so many choices are made sooner by several threads."""
+        """Return whether several threads make `n` choices sooner than one."""
         n_threads = min(n, self._n_threads)
         return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S
 

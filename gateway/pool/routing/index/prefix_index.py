@@ -24,13 +24,13 @@ class Holders(NamedTuple):
     """The workers that hold the beginning of a prompt, those with most of it first."""
 
     levels: tuple[tuple[int, int], ...] = ()
-    """Blocks, and the mask of the workers that hold so many but no more."""
+    """A number of blocks, and the mask of the workers that hold exactly that many."""
     shared: tuple[int, int] = (0, 1)
     """Leading blocks that several prompts share, and how many prompts do."""
 
     @property
-    def most(self) -> int:
-        """Blocks that some worker holds."""
+    def max_blocks(self) -> int:
+        """Maximum number of blocks that one worker holds."""
         return self.levels[0][0] if self.levels else 0
 
     def depth(self, bit: int) -> int:

@@ -325,7 +325,7 @@ def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
     assert index.n_held("w0") == MAX_HELD_BLOCKS
     assert used < 30 * MAX_HELD_BLOCKS
     index.add("w1", [START + chain("text")])
-    assert index.holders(chain("text")).most == 4, "others are not affected"
+    assert index.holders(chain("text")).max_blocks == 4, "others are not affected"
 
 
 def test_of_one_message_only_so_many_blocks_are_looked_at() -> None:
