@@ -109,10 +109,10 @@ def _leave(connection: BenchConnection, *, reset: bool) -> None:
         connection.close()
 
 
-async def send_nonsense(scene: Scene, n: int = 20) -> None:
+async def send_nonsense(scene: Scene) -> None:
     """Send bodies that are no requests; each must be a clean error of the client's."""
     client = Client(scene.pool.url)
-    for number in range(n):
+    for number in range(20):
         body = scene.rng.randbytes(200) if number % 2 else b'{"prompt": ' + b"[" * 2000
         connection, status = await client.open("POST", "/completion", body)
         await connection.rest()

@@ -78,12 +78,12 @@ class Traffic:
         self._shape = shape
         self._n = 0
 
-    def requests(self, n_each: int = 1) -> list[SoakRequest]:
-        """Return `n_each` requests of each kind."""
+    def requests(self) -> list[SoakRequest]:
+        """Return one request of each kind."""
         kinds = self._shape.kinds or tuple(
             one for one in _KINDS if self.is_fake or one not in _FAKE_ONLY
         )
-        return [self._drawn(kind) for _ in range(n_each) for kind in kinds]
+        return [self._drawn(kind) for kind in kinds]
 
     def _drawn(self, kind: str) -> SoakRequest:
         self._n += 1

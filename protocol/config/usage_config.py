@@ -1,7 +1,6 @@
 """How usage is written: `[gateway.usage]` of a configuration file."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.wire.schema import param
@@ -28,9 +27,9 @@ class UsageConfig:
     )
 
 
-def usage_folder(configured: str, environ: Mapping[str, str] = os.environ) -> str:
+def usage_folder(configured: str) -> str:
     """Return the folder that is used; empty is none."""
     if configured:
         return configured
-    first = environ.get(STATE_VARIABLE, "").split(":")[0]
+    first = os.environ.get(STATE_VARIABLE, "").split(":")[0]
     return f"{first}/usage" if first else ""

@@ -7,7 +7,6 @@ without running code between fork and exec, so it names the descriptors in a var
 
 import os
 import socket
-from collections.abc import MutableMapping
 
 from protocol.errors import ConfigError
 
@@ -19,18 +18,18 @@ _MOST = 64
 _SYSTEMD = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 
-def from_supervisor(environ: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
+def from_supervisor() -> list[socket.socket]:
     """Take the sockets that our supervisor has passed; none if there is no supervisor."""
-    text = environ.pop(LISTEN_VARIABLE, "")
+    text = os.environ.pop(LISTEN_VARIABLE, "")
     return [_taken(int(number), LISTEN_VARIABLE) for number in text.split(",") if number]
 
 
-def from_systemd(environ: MutableMapping[str, str] = os.environ) -> list[socket.socket]:
+def from_systemd() -> list[socket.socket]:
     """Take the sockets of a systemd socket unit; none if it has passed none to this process.
 
     Raises `ConfigError` that names the descriptor which is no listening stream socket.
     """
-    count, pid, names = (environ.pop(name, "") for name in _SYSTEMD)
+    count, pid, names = (os.environ.pop(name, "") for name in _SYSTEMD)
     if not count or pid != str(os.getpid()):  # none, or another process's
         return []
     if not count.isdigit() or int(count) > _MOST:

@@ -95,7 +95,7 @@ class _HostChecks:
         yield packages.judge_python(sys.version_info[:3], platform.platform(terse=True))
 
     def packages(self) -> Iterator[Finding]:
-        yield packages.judge_packages(probe.needs("llamapool"), probe.version_of)
+        yield packages.judge_packages(probe.requirements(), probe.version_of)
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:

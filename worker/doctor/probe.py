@@ -24,10 +24,10 @@ def version_of(package: str) -> str:
         return ""
 
 
-def needs(package: str) -> list[str] | None:
-    """Return what a package needs; None if it is not installed."""
+def requirements() -> list[str] | None:
+    """Return the packages that llamapool needs; None if it is not installed."""
     try:
-        return importlib.metadata.requires(package) or []
+        return importlib.metadata.requires("llamapool") or []
     except importlib.metadata.PackageNotFoundError:
         return None
 

@@ -16,10 +16,9 @@ _MAX_SHOWN = 500
 class GrammarBuilder:
     """Collects rules; raises `InvalidRequest` naming `param` for a schema that cannot be one."""
 
-    def __init__(self, *, param: str = "json_schema", dotall: bool = False) -> None:
+    def __init__(self, *, param: str = "json_schema") -> None:
         self._param = param
         self._rules = RuleBook()
-        self._dotall = dotall
 
     def add_rule(self, name: str, body: str) -> str:
         """Add a rule and return its name: another one if `name` has another body already."""
@@ -32,7 +31,7 @@ class GrammarBuilder:
         """Add what a JSON schema (a decoded value) allows; return the name of its rule."""
         try:
             document = read_schema(schema)
-            converter = Converter(document, self._rules, dotall=self._dotall)
+            converter = Converter(document, self._rules)
             return converter.visit(document.root, "" if name == "root" else name)
         except (SchemaError, RecursionError, UnicodeError) as error:
             raise self._refusal(error) from error
@@ -40,7 +39,7 @@ class GrammarBuilder:
     def add_node(self, document: Document, node: Node, name: str) -> str:
         """Add what a part of a schema allows; return the name of its rule."""
         try:
-            return Converter(document, self._rules, dotall=self._dotall).visit(node, name)
+            return Converter(document, self._rules).visit(node, name)
         except (SchemaError, RecursionError, UnicodeError) as error:
             raise self._refusal(error) from error
 

@@ -53,9 +53,9 @@ def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
     return builder.text()
 
 
-def answer_grammar(schema: Mapping[str, Any], shape: ToolShape, *, param: str) -> str:
+def answer_grammar(schema: Mapping[str, Any], shape: ToolShape) -> str:
     """Return the grammar of an answer in JSON that may come after reasoning."""
-    builder = GrammarBuilder(param=param)
+    builder = GrammarBuilder(param="response_format")
     answer = builder.add_schema(schema, "response-format")
     fenced = f'"```json" space {answer} space "```"'
     mark = f"{literal(shape.answer)} " if shape.answer else ""

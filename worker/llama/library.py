@@ -108,9 +108,9 @@ def placement() -> LayerPlacement:
     return LayerPlacement(*counts, tuple(buffers))
 
 
-def complaint(about: str) -> str:
-    """Return the first kept line that contains a text, or an empty string."""
-    return next((line for line in _recent if about in line), "")
+def ignored_override() -> str:
+    """Return the line about a metadata override that llama.cpp ignored, or an empty string."""
+    return next((line for line in _recent if "metadata override" in line), "")
 
 
 def build() -> str:

@@ -127,7 +127,7 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         fault = _reason(f"cannot load {config.model}", "is it a complete GGUF file?")
         raise (_Short if is_short(library.last_words()) else ConfigError)(fault)
     adapters = load_adapters(model, config)
-    if ignored := library.complaint("metadata override"):
+    if ignored := library.ignored_override():
         lib.llama_model_free(model)
         raise ConfigError(f"--override-kv: {ignored}")
     context, n_ctx_slot = _fitting_context(model, config)
@@ -264,7 +264,7 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
     params.lazy_mode = _LAZY_MODES[config.lazy_mode]
     params.no_host = config.no_host
     # Both are referenced until the model is loaded.
-    chosen, moved = device_list(config.device, "--device"), tensors.overrides(config)
+    chosen, moved = device_list(config.device), tensors.overrides(config)
     params.devices = ctypes.cast(chosen, ctypes.c_void_p) if chosen is not None else None
     params.tensor_buft_overrides = ctypes.cast(moved, ctypes.c_void_p) if moved else None
     overrides = startup.kv_overrides(config.override_kv)  # referenced until the model is loaded

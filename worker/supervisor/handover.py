@@ -7,6 +7,7 @@ new one serves, so that the old one goes on if the new one cannot start.
 import logging
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import Enum
 
 from protocol.process.control import SUCCESSOR_VARIABLE
@@ -46,7 +47,9 @@ class Handover:
         self._joined_by = self._ends_at
         self._n_workers = 0
         self.old = old
-        self.new = children.add(launch.with_variable(SUCCESSOR_VARIABLE, "1"), due_at=now)
+        self.new = children.add(
+            replace(launch, env={**launch.env, SUCCESSOR_VARIABLE: "1"}), due_at=now
+        )
         self.new.is_trial = True
 
     def __repr__(self) -> str:

@@ -23,10 +23,9 @@ logger = logging.getLogger(__name__)
 class Converter:
     """Writes the rules of one document."""
 
-    def __init__(self, document: n.Document, found: RuleBook, *, dotall: bool) -> None:
+    def __init__(self, document: n.Document, found: RuleBook) -> None:
         self._document = document
         self._rules = found
-        self._dotall = dotall
         self._n_visits = 0
         self._depth = 0
         self._refs: dict[str, str] = {}
@@ -130,7 +129,7 @@ class Converter:
     def _pattern(self, pattern: str, rule: str) -> str:
         n_rules = len(self._rules)
         try:
-            return pattern_rule(pattern, rule, self._rules.add, dotall=self._dotall)
+            return pattern_rule(pattern, rule, self._rules.add)
         except UnsupportedPattern as error:
             self._rules.forget(n_rules)
             logger.warning(

@@ -22,25 +22,24 @@ class UnsupportedPattern(Exception):
     """A regular expression that no grammar here can express."""
 
 
-def pattern_rule(pattern: str, name: str, add_rule: AddRule, *, dotall: bool) -> str:
+def pattern_rule(pattern: str, name: str, add_rule: AddRule) -> str:
     """Add the rule of the JSON strings that match a pattern; return its name."""
     if len(pattern) > MAX_PATTERN_CHARS:
         raise SchemaError(f"pattern: longer than {MAX_PATTERN_CHARS} characters")
     if len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":
         raise UnsupportedPattern("not anchored with '^' and '$'")
-    reader = _PatternReader(pattern, name, add_rule, dotall)
+    reader = _PatternReader(pattern, name, add_rule)
     return add_rule(name, f'"\\"" ({reader.read()}) "\\""')
 
 
 class _PatternReader:
     """Walks over a pattern once; a sequence is a list of (text, whether it is a literal)."""
 
-    def __init__(self, pattern: str, name: str, add_rule: AddRule, dotall: bool) -> None:
+    def __init__(self, pattern: str, name: str, add_rule: AddRule) -> None:
         self._pattern = pattern
         self._text = pattern[1:-1]
         self._name = name
         self._add_rule = add_rule
-        self._dot = "[\\U00000000-\\U0010FFFF]" if dotall else "[^\\x0A\\x0D]"
         self._i = 0
         self._depth = 0
         self._shared: dict[str, str] = {}
@@ -73,7 +72,7 @@ class _PatternReader:
         match char:
             case ".":
                 self._i += 1
-                return self._add_rule("dot", self._dot), False
+                return self._add_rule("dot", "[^\\x0A\\x0D]"), False
             case "|":
                 self._i += 1
                 return "|", False

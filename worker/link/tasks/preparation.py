@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-N_THREADS = 2
+_N_THREADS = 2
 """Large jobs occupy all but one of them, so that a small one never waits for a large one."""
 
 
@@ -123,10 +123,9 @@ def within(limit_s: float, work: Callable[[], T]) -> T:
 class Preparation:
     """Hands jobs to threads, in their order by gateway; belongs to the link's thread."""
 
-    def __init__(self, wake: Callable[[], None], n_threads: int = N_THREADS) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` is called on another thread when `take` has something to return."""
         self._wake = wake
-        self._n_threads = n_threads
         self._waiting: dict[int, deque[PreparationJob]] = {}
         """By connection, the one whose turn is next first; none is empty."""
         self._running: dict[PreparationThread, PreparationJob] = {}
@@ -223,7 +222,7 @@ class Preparation:
     # -------------------------------------------------------------------------------------------
 
     def _hand_out(self) -> None:
-        while len(self._running) < self._n_threads and (job := self._next()) is not None:
+        while len(self._running) < _N_THREADS and (job := self._next()) is not None:
             left = self._remove(job)
             if left:  # the others go first
                 self._waiting[job.connection] = self._waiting.pop(job.connection)
@@ -253,6 +252,6 @@ class Preparation:
                     break
                 if job.is_alone:
                     return None if running else job
-                if not job.is_large or n_large < max(1, self._n_threads - 1):
+                if not job.is_large or n_large < _N_THREADS - 1:
                     return job
         return None

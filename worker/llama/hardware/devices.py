@@ -98,11 +98,11 @@ def find(name: str, flag: str) -> int:
     raise ConfigError(f"{flag} {name}: no such device; there are {names} (see --list-devices)")
 
 
-def device_list(names: Sequence[str], flag: str) -> Any:
+def device_list(names: Sequence[str]) -> Any:
     """Return the devices as the array that llama.cpp reads; no names is None: all of them."""
     if not names:
         return None
-    found = [] if tuple(names) == (NO_DEVICE,) else [find(name, flag) for name in names]
+    found = [] if tuple(names) == (NO_DEVICE,) else [find(name, "--device") for name in names]
     return (ctypes.c_void_p * (len(found) + 1))(*found, None)
 
 

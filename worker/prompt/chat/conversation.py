@@ -266,7 +266,7 @@ def called_tools(chat: Chat) -> tuple[Tool, ...]:
 @functools.lru_cache(maxsize=32)
 def _schema_grammar(text: str, shape: ToolShape) -> str:
     schema = parse_schema(text, param="response_format")
-    return answer_grammar(schema, shape, param="response_format")
+    return answer_grammar(schema, shape)
 
 
 def _described(tool: Tool) -> dict[str, Any]:

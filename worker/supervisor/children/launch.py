@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import protocol
@@ -44,10 +44,6 @@ class Launch:
     def is_gateway(self) -> bool:
         """Whether this is a gateway."""
         return not self.model
-
-    def with_variable(self, name: str, value: str) -> "Launch":
-        """Return the same launch with one more variable in its environment."""
-        return replace(self, env={**self.env, name: value})
 
 
 def launches(
