@@ -16,7 +16,7 @@ from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
 from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of
-from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, MediaEmbedding
+from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, EmbeddingPiece
 from worker.engine.engine import Engine
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineJob
@@ -184,7 +184,7 @@ class EmbeddingBatcher:
             if piece.is_last:
                 reading.job.store(reading.index, answer)
 
-    def _choose_adapters(self, pieces: Sequence[MediaEmbedding]) -> None:
+    def _choose_adapters(self, pieces: Sequence[EmbeddingPiece]) -> None:
         """Apply the current adapter scales, unless a partly read input began with others."""
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.scales)
@@ -199,10 +199,10 @@ class EmbeddingBatcher:
         self._budget.observe(0, n, elapsed_s)
         self._engine.counters.prompt_s += elapsed_s
 
-    def _plan(self) -> list[tuple[EmbeddingInput, MediaEmbedding]]:
+    def _plan(self) -> list[tuple[EmbeddingInput, EmbeddingPiece]]:
         """Fill a batch from the jobs in turn; the rest of a partly read input comes first."""
         room = self._budget.tokens(self._engine.n_busy)
-        batch: list[tuple[EmbeddingInput, MediaEmbedding]] = []
+        batch: list[tuple[EmbeddingInput, EmbeddingPiece]] = []
         free = deque(range(self._embedder.n_seq))
         while free and (room > 0 or not batch):
             reading = self._carried or self._next()

@@ -9,7 +9,7 @@ from protocol.wire.accounts import usage_of
 from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
-from worker.engine.backend import MediaEmbedding
+from worker.engine.backend import EmbeddingPiece
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Maximum size of the vectors of one task; as JSON they are five times as long."""
@@ -75,11 +75,11 @@ class EmbeddingInput:
         """Number of tokens still to compute."""
         return len(self.tokens) - self.pos
 
-    def advance(self, n: int) -> MediaEmbedding:
+    def advance(self, n: int) -> EmbeddingPiece:
         """Take the next `n` tokens."""
         tokens = self.tokens[self.pos : self.pos + n]
         is_last = n == self.n_left
-        piece = MediaEmbedding(self.seq, self.pos, tokens, is_last, self.job.normalize)
+        piece = EmbeddingPiece(self.seq, self.pos, tokens, is_last, self.job.normalize)
         self.pos += n
         return piece
 

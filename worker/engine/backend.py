@@ -153,7 +153,7 @@ class Vocabulary:
         return b"".join([self.special_pieces[token] for token in tokens]).decode(errors="replace")
 
 
-class MediaEmbedding(NamedTuple):
+class EmbeddingPiece(NamedTuple):
     """Tokens of one input of an embedding; most inputs are one piece."""
 
     seq: int
@@ -182,7 +182,7 @@ class Embedder(Protocol):
     rank_template: str
     """The model's text around `{query}` and `{document}`; empty if it has none."""
 
-    def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
+    def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Return for each last piece its vectors as float32; raises `DecodeFailed`.
 
         One vector an input, or one a token with pooling `none`. What has been answered, or has

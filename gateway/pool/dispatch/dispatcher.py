@@ -141,7 +141,7 @@ class Dispatcher:
 
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; end reservations and suspicions that are over."""
-        self.routing.tidy()
+        self.routing.index.tidy()
         self.allowances.tidy()
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}

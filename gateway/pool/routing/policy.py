@@ -273,10 +273,6 @@ class RoutingPolicy:
         self.index.remove(key, message.removed)
         self.index.add(key, message.added)
 
-    def tidy(self) -> None:
-        """Do some of the work that the loss of a worker has left."""
-        self.index.tidy()
-
     def _offers(
         self, spec: TaskSpec, keys: Iterable[str], holders: Holders, now: float
     ) -> list[Offer]:

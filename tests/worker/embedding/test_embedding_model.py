@@ -17,7 +17,7 @@ from tests.models.llama import FIM, write_llama
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
 from worker.embedding.inputs import InputReader
-from worker.engine.backend import BatchRow, MediaEmbedding
+from worker.engine.backend import BatchRow, EmbeddingPiece
 from worker.llama.backend import LlamaBackend
 from worker.llama.embedding.context import normalized
 from worker.prompt.prompt import PromptReader
@@ -34,7 +34,7 @@ def embed(backend: LlamaBackend, texts: list[str], normalize: int = 2) -> list[V
     assert backend.embedder is not None
     reader = InputReader(backend, backend.embedder)
     pieces = [
-        MediaEmbedding(i, 0, reader.text(text), True, normalize) for i, text in enumerate(texts)
+        EmbeddingPiece(i, 0, reader.text(text), True, normalize) for i, text in enumerate(texts)
     ]
     answers = backend.embedder.embed(pieces)
     return [np.frombuffer(data, np.float32) for data in answers]
@@ -45,7 +45,7 @@ def scored(backend: LlamaBackend, query: str, documents: list[str]) -> list[floa
     assert backend.embedder is not None
     reader = InputReader(backend, backend.embedder)
     pairs = [reader.pair(query, document) for document in documents]
-    pieces = [MediaEmbedding(i, 0, pair, True) for i, pair in enumerate(pairs)]
+    pieces = [EmbeddingPiece(i, 0, pair, True) for i, pair in enumerate(pairs)]
     return [float(np.frombuffer(data, np.float32)[0]) for data in backend.embedder.embed(pieces)]
 
 
@@ -167,26 +167,26 @@ def test_a_long_input_comes_in_pieces_where_the_last_token_counts(tmp_path: Path
     tokens = [3 + i % 200 for i in range(300)]
     with loaded(path, n_ubatch=512) as (_, embedder):
         assert embedder.can_split
-        whole = embedder.embed([MediaEmbedding(0, 0, tokens, True, 2)])[0]
+        whole = embedder.embed([EmbeddingPiece(0, 0, tokens, True, 2)])[0]
     with loaded(path, n_ubatch=128) as (_, embedder):
-        embedder.embed([MediaEmbedding(5, 0, tokens[:100], False)])
+        embedder.embed([EmbeddingPiece(5, 0, tokens[:100], False)])
         embedder.embed(
-            [MediaEmbedding(5, 100, tokens[100:200], False), MediaEmbedding(0, 0, [5, 6], True)]
+            [EmbeddingPiece(5, 100, tokens[100:200], False), EmbeddingPiece(0, 0, [5, 6], True)]
         )
         pieces = embedder.embed(
-            [MediaEmbedding(1, 0, [9], True), MediaEmbedding(5, 200, tokens[200:], True, 2)]
+            [EmbeddingPiece(1, 0, [9], True), EmbeddingPiece(5, 200, tokens[200:], True, 2)]
         )
         parted = np.frombuffer(pieces[1], np.float32)
         assert np.allclose(np.frombuffer(whole, np.float32), parted, atol=1e-4)
-        embedder.embed([MediaEmbedding(5, 0, tokens[:100], False)])
+        embedder.embed([EmbeddingPiece(5, 0, tokens[:100], False)])
         embedder.forget(5)
-        embedder.embed([MediaEmbedding(5, 0, tokens[:100], True)])
+        embedder.embed([EmbeddingPiece(5, 0, tokens[:100], True)])
 
 
 def test_the_second_context_can_be_filled_again_and_again(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "mean.gguf", pooling="mean")
     with loaded(path, n_ubatch=64) as (_, embedder):
-        pieces = [MediaEmbedding(seq, 0, [7], True) for seq in range(embedder.n_seq)]
+        pieces = [EmbeddingPiece(seq, 0, [7], True) for seq in range(embedder.n_seq)]
         for _ in range(20):
             assert len(embedder.embed(pieces)) == embedder.n_seq == 64
 

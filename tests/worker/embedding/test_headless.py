@@ -11,7 +11,7 @@ from tests.models.llama import write_llama
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
 from worker.embedding.inputs import InputReader
-from worker.engine.backend import MediaEmbedding
+from worker.engine.backend import EmbeddingPiece
 from worker.llama.embedding import context as embedding
 from worker.llama.embedding.headless import POOLS, GraphWatch
 from worker.llama.hardware import devices
@@ -24,7 +24,7 @@ TEXTS = ["Hello world", "The cat sat on the mat, and the mat lay there.", "x"]
 def vectors(model: str | Path, **config: Any) -> list[bytes]:
     with loaded(model, **config) as (backend, embedder):
         reader = InputReader(backend, embedder)
-        pieces = [MediaEmbedding(i, 0, reader.text(text), True, -1) for i, text in enumerate(TEXTS)]
+        pieces = [EmbeddingPiece(i, 0, reader.text(text), True, -1) for i, text in enumerate(TEXTS)]
         return embedder.embed(pieces)
 
 
@@ -66,7 +66,7 @@ def test_no_node_behind_the_states_is_computed_in_any_batch() -> None:
         watch._name = noted  # type: ignore[assignment]
         reader = InputReader(backend, embedder)
         for _ in range(2):
-            embedder.embed([MediaEmbedding(0, 0, reader.text(TEXTS[0]), True, -1)])
+            embedder.embed([EmbeddingPiece(0, 0, reader.text(TEXTS[0]), True, -1)])
             assert asked[-1] == b"result_embd_pooled"
             assert b"result_output" not in asked
             asked.clear()

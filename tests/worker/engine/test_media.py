@@ -17,7 +17,7 @@ from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.worker.conftest import model_path
 from tests.worker.engines import Rig
-from worker.engine.backend import MediaEmbedding
+from worker.engine.backend import EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import EngineTask, Submit
@@ -197,7 +197,7 @@ def test_embedding_in_pieces_is_embedding_at_once(tmp_path: Path) -> None:
     embedder = backend.embedder
     assert embedder is not None and embedder.reads_media
     tokens = backend.tokenize("The sea is blue and wide. ", add_special=True, parse_special=True)
-    at_once = np.frombuffer(embedder.embed([MediaEmbedding(0, 0, tokens, True, 2)])[0], np.float32)
+    at_once = np.frombuffer(embedder.embed([EmbeddingPiece(0, 0, tokens, True, 2)])[0], np.float32)
     in_pieces = np.frombuffer(embedder.embed_media(1, tokens, {}, 2), np.float32)
     assert at_once @ in_pieces > 0.9999
     marker = backend.card.media_marker

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from protocol.config.config import WorkerConfig
 from worker.engine.adapters import Adapters, NoAdapters
-from worker.engine.backend import DecodeFailed, MediaEmbedding
+from worker.engine.backend import DecodeFailed, EmbeddingPiece
 from worker.engine.fake.record import ComputeRecord
 from worker.engine.media import Media
 
@@ -40,7 +40,7 @@ class FakeEmbedder:
         """How many tokens of each input every batch held, for tests of the sharing out."""
         self._step_s = config.fake_step_ms / 1e3
 
-    def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
+    def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Hash each input that has come to its end."""
         self._check(pieces)
         self.batches.append(tuple(len(piece.tokens) for piece in pieces))
@@ -66,7 +66,7 @@ class FakeEmbedder:
         """Drop a sequence."""
         self.cells.pop(seq, None)
 
-    def _check(self, pieces: Sequence[MediaEmbedding]) -> None:
+    def _check(self, pieces: Sequence[EmbeddingPiece]) -> None:
         assert 0 < sum(len(piece.tokens) for piece in pieces) <= self.n_batch
         assert len({piece.seq for piece in pieces}) == len(pieces) <= self.n_seq
         for piece in pieces:
@@ -74,7 +74,7 @@ class FakeEmbedder:
             assert piece.pos == n_read, f"input {piece.seq} continues at {piece.pos}, not {n_read}"
             assert self.can_split or (piece.is_last and not n_read), "a whole input is needed"
 
-    def _answer(self, piece: MediaEmbedding) -> bytes:
+    def _answer(self, piece: EmbeddingPiece) -> bytes:
         tokens = self.cells.pop(piece.seq)
         if self.pooling == "none":
             return b"".join(vector([token], self.n_embd, -1) for token in tokens)

@@ -1,7 +1,9 @@
 """Which slot a task gets, whether its cells are free, and what the slot keeps for it."""
 
+from collections.abc import Sequence
+
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.prefix import choose_slot, reusable
+from worker.engine.cache.prefix import common_prefix, reusable
 from worker.engine.media import whole_pieces
 from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
@@ -36,7 +38,8 @@ class Admission:
             return None
         if not self._cache.is_on:
             alike = [slot for slot in idle if slot.space == space]
-            return choose_slot(idle, task.reading, self._similarity, alike)
+            slot = most_similar(alike, task.reading, self._similarity)
+            return slot or min(idle, key=lambda slot: (slot.last_used, slot.id))
         n, holders = self._cache.holders(space, task.reading)
         holding = [slot for slot in idle if slot.id in holders]
         if holding and n / len(task.reading) > self._similarity > 0:
@@ -82,6 +85,20 @@ class Admission:
         wanted = n_read + reserve(n_left)
         n_held = self._cache.n_cells - self._cache.n_evictable
         return n_held + promised + wanted <= self._n_cells
+
+
+def most_similar(slots: Sequence[Slot], prompt: Sequence[int], similarity: float) -> Slot | None:
+    """Return the slot that holds most of a prompt, or None.
+
+    llama-server's rule (get_available_slot): the common prefix counts only above `similarity` of
+    the prompt; 0 turns it off.
+    """
+    if not slots or not prompt:
+        return None
+    n, slot = max(
+        ((common_prefix(slot.tokens, prompt), slot) for slot in slots), key=lambda found: found[0]
+    )
+    return slot if n / len(prompt) > similarity > 0 else None
 
 
 def reserve(n_predict: int) -> int:

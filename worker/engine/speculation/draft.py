@@ -50,7 +50,7 @@ class Drafter(Protocol):
         return
 
 
-class Drafters(Drafter):
+class Drafters:
     """Asks several drafters in order and takes the first draft."""
 
     def __init__(self, drafters: Mapping[str, Drafter]) -> None:

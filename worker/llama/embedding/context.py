@@ -17,7 +17,7 @@ from protocol.config.config import WorkerConfig
 from protocol.config.worker_config import POOLINGS
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.adapters import Adapters
-from worker.engine.backend import BatchRow, DecodeFailed, MediaEmbedding
+from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.media import Media, MediaPiece, text_until
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
@@ -83,7 +83,7 @@ class LlamaEmbedder:
         """Whether the logits behind the embeddings are left out."""
         return self._watch is not None
 
-    def embed(self, pieces: Sequence[MediaEmbedding]) -> list[bytes]:
+    def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Compute one batch; return the vectors of each last piece."""
         self._batch.fill([BatchRow(one.seq, one.pos, one.tokens, True) for one in pieces])
         self._batch.want_all()
@@ -115,7 +115,7 @@ class LlamaEmbedder:
                     pos += piece.n_pos
                     continue
                 n = text_until(media, pos, min(self.n_batch, len(tokens) - pos))
-                part = MediaEmbedding(seq, pos, tokens[pos : pos + n], is_last=False)
+                part = EmbeddingPiece(seq, pos, tokens[pos : pos + n], is_last=False)
                 self.embed([part])
                 found.append(self._rows(0, n).copy())
                 pos += n
@@ -145,7 +145,7 @@ class LlamaEmbedder:
         """Free the context, before the model is freed."""
         lib.llama_free(self._context)
 
-    def _vectors(self, piece: MediaEmbedding, first: int) -> bytes:
+    def _vectors(self, piece: EmbeddingPiece, first: int) -> bytes:
         """Copy the vectors out of llama.cpp's memory, which the next batch overwrites."""
         if self.pooling == "none":
             return self._rows(first, len(piece.tokens)).tobytes()

@@ -112,7 +112,7 @@ class PrefixIndex:
             self.tidy()
 
     def tidy(self) -> None:
-        """Drop some of the blocks that nobody holds since their worker is gone."""
+        """Drop some of the blocks that no worker holds any more; to be called again and again."""
         if not self._dead:
             return
         start, n = self._next_swept, self._table.n_segments

@@ -1,0 +1,19 @@
+"""Which slot suits a prompt, without the prefix cache."""
+
+import pytest
+
+from worker.engine.scheduling.admission import most_similar
+from worker.engine.slot import Slot
+
+
+def test_the_slot_with_most_of_the_prompt_is_chosen() -> None:
+    slots = [Slot(0, 64), Slot(1, 64, tokens=[1, 2, 3, 4]), Slot(2, 64, tokens=[1, 2])]
+    assert most_similar(slots, [1, 2, 3, 5], 0.1) is slots[1]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "similarity"), [([1, *range(50, 70)], 0.1), ([1, 2, 3], 0.0), ([], 0.1)]
+)
+def test_too_little_in_common_chooses_no_slot(prompt: list[int], similarity: float) -> None:
+    slots = [Slot(0, 64, tokens=[1]), Slot(1, 64, tokens=[9])]
+    assert most_similar(slots, prompt, similarity) is None
