@@ -80,7 +80,7 @@ def test_warnings_and_errors_tell_what_follows() -> None:
         place
         for place, call in _calls()
         if isinstance(call.func, ast.Attribute)
-        and call.func.attr in ("warning", "error", "critical")
+        and call.func.attr in ("warning", "error", "exception", "critical")
         and not {"action", "hint", "line"} & set(_keys(call))
     ]
     assert silent == []

@@ -70,7 +70,13 @@ class Channel:
                 )
             except Exception:
                 logger.exception(
-                    "control channel failed", extra={"file": self._path, "retry_s": _AGAIN_S}
+                    "control channel failed",
+                    extra={
+                        "file": self._path,
+                        "retry_s": _AGAIN_S,
+                        "action": "it is opened again",
+                        "hint": "report it as a fault",
+                    },
                 )
             await asyncio.sleep(_AGAIN_S)
 

@@ -83,7 +83,12 @@ class SharedLimits:
                 await self._exchange(is_first=False)
             except Exception:
                 logger.exception(
-                    "unexpected exception", extra={"place": "shared limits", "retry_s": _EVERY_S}
+                    "unexpected exception",
+                    extra={
+                        "place": "shared limits",
+                        "retry_s": _EVERY_S,
+                        "action": "until then this gateway knows no newer usage of the others",
+                    },
                 )
 
     async def _exchange(self, *, is_first: bool) -> list[Answer]:
