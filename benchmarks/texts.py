@@ -54,8 +54,8 @@ async def texts(scene: Scene, n: int, at_once: int, **more: Any) -> list[Text]:
 
 
 @contextlib.asynccontextmanager
-async def company(scene: Scene, n: int = 4) -> AsyncIterator[None]:
-    """Keep other streams running beside."""
+async def company(scene: Scene) -> AsyncIterator[None]:
+    """Keep four other streams running."""
 
     async def go_on(number: int) -> None:
         client = Client(scene.pool.url)
@@ -65,7 +65,7 @@ async def company(scene: Scene, n: int = 4) -> AsyncIterator[None]:
                 client, prompt=prompt, n_predict=20 + 9 * number, ignore_eos=True, seed=turn
             )
 
-    running = [asyncio.create_task(go_on(number)) for number in range(n)]
+    running = [asyncio.create_task(go_on(number)) for number in range(4)]
     try:
         yield
     finally:

@@ -110,9 +110,9 @@ class TcpGate:
         self.conditions = LinkConditions()
         self.resume()
 
-    def flip(self, n_bits: int = 1) -> None:
-        """Flip one bit in each of the next chunks that pass, in either direction."""
-        self._n_to_flip += n_bits
+    def flip(self) -> None:
+        """Flip one bit of the next chunk that passes, in either direction."""
+        self._n_to_flip += 1
 
     async def opened(self) -> None:
         """Wait while the gate is stalled."""

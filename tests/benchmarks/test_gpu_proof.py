@@ -20,8 +20,8 @@ from benchmarks.gpu.stages import STAGES, suite
 from tests.cores import share
 
 
-def kit_in(folder: Path, seconds: float = 60) -> Kit:
-    kit = Kit(folder / "kit", folder / "work", deadline=time.monotonic() + seconds)
+def kit_in(folder: Path) -> Kit:
+    kit = Kit(folder / "kit", folder / "work", deadline=time.monotonic() + 60)
     kit.folder.mkdir(exist_ok=True)
     return kit
 

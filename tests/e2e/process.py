@@ -76,12 +76,12 @@ class Process:
 
         return self._wait(find, pattern, timeout_s)
 
-    def wait_for_count(self, pattern: str, count: int, timeout_s: float = LIMIT_S) -> None:
+    def wait_for_count(self, pattern: str, count: int) -> None:
         """Return once so many lines match, wherever they stand."""
         self._wait(
             lambda: sum(bool(re.search(pattern, line)) for line in self.lines) >= count,
             pattern,
-            timeout_s,
+            LIMIT_S,
         )
 
     def _wait(self, find: Callable[[], T | None], pattern: str, timeout_s: float) -> T:
@@ -109,9 +109,9 @@ class Process:
         self._reader.join(timeout_s)
         return code
 
-    def survivors(self, within_s: float = LIMIT_S) -> list[int]:
-        """Return the processes it started that still live after at most this long."""
-        deadline = time.monotonic() + within_s
+    def survivors(self) -> list[int]:
+        """Return the processes it started that still live after `LIMIT_S`."""
+        deadline = time.monotonic() + LIMIT_S
         while (alive := marked(self.mark)) and time.monotonic() < deadline:
             wait_for_exit(alive[0], deadline - time.monotonic())
         return alive

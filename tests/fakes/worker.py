@@ -154,10 +154,6 @@ class FakeWorker:
         self._sent += 1
         await self._socket.send(data)
 
-    def skip_frame(self) -> None:
-        """Lose a frame: the next one shows a gap."""
-        self._sent += 1
-
     async def step(self, n: int = 1) -> list[m.FrameItem]:
         """Run n engine steps and send what they gave."""
         out: list[m.FrameItem] = []

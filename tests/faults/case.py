@@ -69,14 +69,3 @@ async def run_case(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
         if not case.is_last:
             await load.answers(case.n_after)
         return await scene.row(case.name, case.what, {} if case.is_last else before)
-
-
-def on_model(case: FaultCase) -> FaultCase:
-    """Return the same case on the real model."""
-    return replace(
-        case,
-        name=f"{case.name} model",
-        pool=replace(case.pool, engine="model"),
-        is_shared=False,
-        n_after=8,
-    )

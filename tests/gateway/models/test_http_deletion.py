@@ -9,9 +9,9 @@ from tests.gateway.inprocess import Running
 from tests.gateway.models.test_http_models import complete, routing, said, states
 
 
-async def cached_model(gateway: Running, supervisor: FakeSupervisor, name: str = "u/m:F16") -> None:
-    """Let the supervisor find a model in the cache."""
-    supervisor.models.append(ModelInfo(name=name, source="cache"))
+async def cached_model(gateway: Running, supervisor: FakeSupervisor) -> None:
+    """Let the supervisor find the model u/m:F16 in the cache."""
+    supervisor.models.append(ModelInfo(name="u/m:F16", source="cache"))
     await gateway.client.get("/models?reload=1")
 
 

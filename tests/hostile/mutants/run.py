@@ -19,6 +19,8 @@ from tests.hostile.mutants.judge import faults_of
 from tests.hostile.mutants.mutate import mutant
 from tests.hostile.pool import TargetPool
 
+_BATCH = 25
+"""Mutants between two control requests."""
 _SECRET = "admin-secret"
 KEY = (b"authorization", b"Bearer " + _SECRET.encode())
 HEADERS = {"authorization": f"Bearer {_SECRET}"}
@@ -91,9 +93,9 @@ class Tally:
 
 
 def send_mutants(
-    pool: TargetPool, seeds: Iterable[int], *, bound_s: float, at_once: int = 2, every: int = 25
+    pool: TargetPool, seeds: Iterable[int], *, bound_s: float, at_once: int = 2
 ) -> Tally:
-    """Send the mutants of these seeds; after `every` so many the control request."""
+    """Send the mutants of these seeds; after each batch, the control request."""
     tally, n_harm, batch = Tally(), 0, list[int]()
 
     def one(seed: int) -> None:
@@ -117,7 +119,7 @@ def send_mutants(
 
     for seed in seeds:
         batch.append(seed)
-        if len(batch) == every:
+        if len(batch) == _BATCH:
             flush()
     if batch:
         flush()

@@ -30,7 +30,8 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
     pair.close()
 
 
-def serves(pair: Pair, task_id: int = 4711) -> None:
+def serves(pair: Pair) -> None:
+    task_id = 4711
     pair.gateway.send(generate(task_id, "hello"))
     pair.turn_until(lambda: any(isinstance(one, m.Terminal) for one in ended(pair, task_id)))
     assert isinstance(ended(pair, task_id)[-1], m.Done), ended(pair, task_id)

@@ -42,11 +42,11 @@ def opened(config: WorkerConfig) -> Any:
     return LlamaBackend(config, lambda _fraction: None)
 
 
-def likeliest(config: WorkerConfig, prompt: str = "ab") -> list[int]:
-    """Return the greedy text of a prompt."""
+def likeliest(config: WorkerConfig) -> list[int]:
+    """Return eight greedy tokens."""
     backend = opened(config)
     params = replace(config.sampling, temperature=0.0)
-    tokens = backend.tokenize(prompt, add_special=True, parse_special=False)
+    tokens = backend.tokenize("ab", add_special=True, parse_special=False)
     sampler, position, found = backend.open_sampler(params, tokens), 0, []
     for _ in range(8):
         backend.decode([BatchRow(0, position, tokens, True)])
