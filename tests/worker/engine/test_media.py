@@ -133,6 +133,15 @@ def test_what_is_no_picture_is_refused(seeing: LlamaBackend, data: bytes) -> Non
         seeing.read_media(f"a {seeing.card.media_marker} b", [data])
 
 
+@pytest.mark.model
+def test_a_sound_is_not_measured_for_a_model_without_ears(
+    seeing: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media_reader, "n_samples", None)
+    with pytest.raises(InvalidRequest, match="does not take audio"):
+        seeing.read_media(f"a {seeing.card.media_marker} b", [b"\xff" * 1000])
+
+
 def bomb(side: int) -> bytes:
     """Write a black picture of one bit a pixel: 26,000 squared are 82 kB and unfold to 2 GB."""
     rows = zlib.compressobj(1)

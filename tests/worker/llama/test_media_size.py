@@ -2,6 +2,7 @@
 
 import math
 import struct
+from time import thread_time
 
 import llama_cpp.mtmd_cpp as mtmd
 import pytest
@@ -61,6 +62,28 @@ def test_a_sound_is_as_long_as_its_headers_say(data: bytes, seconds: float) -> N
 def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
     for whole in (wav(400, fact=9), flac(5, 5), mp3(2), b"ID3\4\0\x10\0\0\0\5" + flac(5, 5)):
         assert n_samples(whole[:n], RATE) >= 0
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        (b"\xff" * 14_000_000, 0.0),
+        (b"\xff\xfb\0\0" * 3_500_000, 0.0),
+        (b"\xff\xff\x1c" * 4_600_000, 0.0),
+        ((b"\xff\xff\x14" + b"\0" * 29) * 500_000, 3600.0),
+        (b"RIFF\0\0\0\0WAVE" + b"\0" * 14_000_000, math.inf),
+        (b"ID3\0\0\0\0\0\0\0" * 1_400_000, math.inf),
+    ],
+)
+def test_no_file_of_a_request_is_measured_for_long(data: bytes, seconds: float) -> None:
+    start = thread_time()
+    assert n_samples(data, RATE) == pytest.approx(seconds * RATE, rel=0.001)
+    assert thread_time() - start < 1.0
+
+
+def test_a_head_is_found_across_two_windows() -> None:
+    for n in range(65_530, 65_540):
+        assert n_samples(b"ID3\0" + b"\0" * n + mp3(1), RATE) > 0
 
 
 def test_a_picture_tells_its_size_before_it_is_decoded() -> None:

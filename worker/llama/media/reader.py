@@ -21,13 +21,11 @@ from worker.engine.media import MediaPiece, MediumRefused, placeholders
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.pieces import TEXT, read_piece
-from worker.llama.media.size import is_sound, n_pixels, n_samples
+from worker.llama.media.size import MAX_SOUND_S, is_sound, n_pixels, n_samples
 from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
 """Of all images of a prompt, which are in memory at once."""
-MAX_SOUND_S = 3600.0
-"""Of all sounds of a prompt."""
 MAX_PIECES = 64
 _CACHED_EMBEDDINGS = 32
 
@@ -137,17 +135,17 @@ class MediaReader:
         n_samples_left, n_pixels_left = MAX_SOUND_S * rate, MAX_PIXELS
         for place, data in enumerate(media):
             if is_sound(data):
-                n_samples_left -= n_samples(data, rate)
                 if not self.has_audio:
                     raise MediumRefused("this model does not take audio", place)
+                n_samples_left -= n_samples(data, rate)
                 if n_samples_left < 0:
                     message = f"the sounds take more than {MAX_SOUND_S:g} s together"
                     raise MediumRefused(message, place)
                 continue
-            size = n_pixels(data)
-            n_pixels_left -= size
             if not self.has_vision:
                 raise MediumRefused("this model does not take images", place)
+            size = n_pixels(data)
+            n_pixels_left -= size
             if not size:  # libmtmd would take it for a video and give it to ffmpeg
                 raise MediumRefused(_NO_MEDIUM, place)
             if n_pixels_left < 0:

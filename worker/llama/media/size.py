@@ -7,17 +7,30 @@ follow are refused, because their length would be known too late.
 
 import ctypes
 import math
+import re
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import llama_cpp.mtmd_cpp as mtmd
 
 from protocol.errors import ErrorCode, TaskError
 
+MAX_SOUND_S = 3600.0
+"""Of all sounds of a prompt; a file is not measured beyond it."""
 _UNKNOWN = math.inf
+_MAX_PARTS = 1024
+"""Parts of a RIFF file or tags before a sound that are walked; files have some dozens at most."""
 _TAG_HEAD = 10
 """Bytes of the head of an ID3v2 tag."""
-_MP3_RATES = ((11025, 12000, 8000), None, (22050, 24000, 16000), (44100, 48000, 32000))
+_WINDOW = 64 * 1024
+"""Bytes that are searched at a time: other threads of the worker run in between."""
+_MP3_HEAD = re.compile(
+    rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][%s]"
+    % b"".join(rb"\x%x0-\x%xb" % (kbits, kbits) for kbits in range(1, 15))
+)
+"""Version and layer that are not reserved, then a known number of bits and of samples a second."""
+_MP3_RATES = ((11025, 12000, 8000), (), (22050, 24000, 16000), (44100, 48000, 32000))
 """Samples a second by version (2.5, reserved, 2, 1) and index."""
 _MP3_KBITS = {
     (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
@@ -54,16 +67,18 @@ def n_samples(data: bytes, rate: int) -> float:
     if data[:4] == b"RIFF":
         return _of_wav(data, rate)
     start = _after_tags(data)
-    if data[start : start + 4] == b"fLaC":
+    if start is not None and data[start : start + 4] == b"fLaC":
         return _of_flac(data[start:], rate)
-    if data[start : start + 4] == b"OggS":
+    if start is None or data[start : start + 4] == b"OggS":
         return _UNKNOWN
     return _of_mp3(data, rate)
 
 
 def _of_wav(data: bytes, rate: int) -> float:
     own_rate = n_frames = 0
-    for name, start, size in _chunks(data):
+    for i, (name, start, size) in enumerate(_chunks(data)):
+        if i == _MAX_PARTS:
+            return _UNKNOWN
         if name == b"fmt ":
             own_rate = int.from_bytes(data[start + 4 : start + 8], "little")
             block = int.from_bytes(data[start + 12 : start + 14], "little")
@@ -87,14 +102,16 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         at += 8 + size + size % 2
 
 
-def _after_tags(data: bytes) -> int:
-    """Return where the sound begins behind its ID3v2 tags."""
+def _after_tags(data: bytes) -> int | None:
+    """Return where the sound begins behind its ID3v2 tags; None if they are too many."""
     at = 0
-    while data[at : at + 3] == b"ID3" and at + _TAG_HEAD <= len(data):
+    for _ in range(_MAX_PARTS):
+        if data[at : at + 3] != b"ID3" or at + _TAG_HEAD > len(data):
+            return at
         a, b, c, d = data[at + 6 : at + 10]
         has_footer = bool(data[at + 5] & 0x10)
         at += _TAG_HEAD * (1 + has_footer) + (a << 21 | b << 14 | c << 7 | d)
-    return at
+    return None
 
 
 def _of_flac(data: bytes, rate: int) -> float:
@@ -105,25 +122,26 @@ def _of_flac(data: bytes, rate: int) -> float:
 
 
 def _of_mp3(data: bytes, rate: int) -> float:
-    seconds = 0.0
-    at = data.find(b"\xff")
-    while 0 <= at < len(data) - 4:
-        size, lasts_s = _mp3_frame(data[at + 1], data[at + 2])
+    seconds, at = 0.0, 0
+    while at + 2 < len(data) and seconds <= MAX_SOUND_S:
+        head = _MP3_HEAD.search(data, at, at + _WINDOW)
+        if head is None:
+            at += _WINDOW - 2  # a head may lie across two windows
+            continue
+        size, lasts_s = _mp3_frame(*head[0][1:])
         seconds += lasts_s
-        at = data.find(b"\xff", at + (size or 1))
+        at = head.start() + size
     return seconds * rate
 
 
+@cache
 def _mp3_frame(first: int, second: int) -> tuple[int, float]:
-    """Return bytes and seconds of a frame, by the second and third byte of its head; 0 if none."""
-    rates, layer = _MP3_RATES[first >> 3 & 3], 4 - (first >> 1 & 3)
-    kbits, i_rate = second >> 4, second >> 2 & 3
-    if first < 0xE0 or rates is None or layer == 4 or kbits in (0, 15) or i_rate == 3:
-        return 0, 0.0
-    is_first = first >> 3 & 3 == 3
-    rate = rates[i_rate]
+    """Return bytes and seconds of a frame, by the second and third byte of its head."""
+    version, layer = first >> 3 & 3, 4 - (first >> 1 & 3)
+    is_first = version == 3
+    rate = _MP3_RATES[version][second >> 2 & 3]
     n_samples = 384 if layer == 1 else 1152 if is_first or layer == 2 else 576
     unit = 4 if layer == 1 else 1
-    bits = 1000 * _MP3_KBITS[is_first, layer][kbits]
+    bits = 1000 * _MP3_KBITS[is_first, layer][second >> 4]
     size = (n_samples // 8 // unit * bits // rate + (second >> 1 & 1)) * unit
     return size, n_samples / rate
