@@ -46,8 +46,9 @@ class HeldAnswer:
         """Hold more bytes; raises `TaskError` if they are too many."""
         if self.n_bytes + n > _MAX_OF_ONE:
             raise InvalidRequest(
-                f"the answer takes more than {_MAX_OF_ONE // _MIB} MiB of memory: stream it, or "
-                "ask for fewer alternatives of each token (n_probs, logprobs, top_logprobs)"
+                f"the answer takes more than {_MAX_OF_ONE // _MIB} MiB of memory: ask for less "
+                "at once, stream it, or ask for fewer alternatives of each token (n_probs, "
+                "logprobs, top_logprobs)"
             )
         if self._budget.n_bytes + n > _MAX_BYTES:
             message = "The server holds as many unfinished answers as it can"

@@ -18,14 +18,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope
 
-from gateway.http.bodies.body import read_json
+from gateway.http.answer_budget import HeldAnswer
+from gateway.http.bodies.body import HELD, LARGE, in_thread, read_json
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
-from gateway.http.errors import RequestRefused, json_response, refused_response, task_error_response
+from gateway.http.errors import (
+    JSON_TYPE,
+    RequestRefused,
+    json_response,
+    refused_response,
+    task_error_response,
+)
 from gateway.http.origin.auth import require_path
 from gateway.routes.service import Service
 from protocol.config.config import GatewayConfig
-from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+from protocol.errors import ConfigError, InvalidRequest, TaskError
 
 _MAX_INSTANCES = 128
 _FORMAT = "@requestFormat"
@@ -73,16 +80,20 @@ class PredictionEndpoint:
         if len(instances) > _MAX_INSTANCES:
             message = f"instances array exceeds maximum size of {_MAX_INSTANCES}"
             raise InvalidRequest(message, param="instances")
-        answers = together(self._predict(one, scope) for one in instances)
-        predictions = await guarded(answers, disconnected(receive))
-        return json_response({"predictions": predictions})
+        with self._service.answers.held() as held:
+            answers = together(self._predict(one, scope, held) for one in instances)
+            predictions = await guarded(answers, disconnected(receive))
+            is_long = held.n_bytes > LARGE
+            return await in_thread(is_long, json_response, {"predictions": predictions})
 
-    async def _predict(self, instance: Any, scope: Scope) -> Any:
+    async def _predict(self, instance: Any, scope: Scope, held: HeldAnswer) -> Any:
         """Answer one instance; an error is the answer to this instance alone."""
-        answer = _PredictionAnswer()
+        answer = _PredictionAnswer(held)
         try:
             route, body = self._read(instance)
             require_path(scope, route.path)
+            is_large = HELD in scope and scope[HELD].n_bytes > LARGE
+            content = await in_thread(is_large, orjson.dumps, body)
             inner = {
                 **scope,
                 "path": route.path,
@@ -90,14 +101,16 @@ class PredictionEndpoint:
                 DIRECT_WRITER: None,
             }
             inner["method"] = "POST" if "POST" in (route.methods or ()) else "GET"
-            await route.app(inner, _receive_of(body), answer.send)
+            await route.app(inner, _receive_of(content), answer.send)
         except TaskError as error:
-            return _value(bytes(task_error_response(error).body))
+            return orjson.Fragment(task_error_response(error).body)
+        except _AnswerRefused as refused:
+            return orjson.Fragment(task_error_response(refused.error).body)
         except RequestRefused as error:
-            return _value(bytes(refused_response(error).body))
-        return _value(answer.body)
+            return orjson.Fragment(refused_response(error).body)
+        return answer.value
 
-    def _read(self, instance: Any) -> tuple[Route, bytes]:
+    def _read(self, instance: Any) -> tuple[Route, dict[str, Any]]:
         if not isinstance(instance, dict):
             raise InvalidRequest("each instance must be a JSON object", param="instances")
         name = instance.get(_FORMAT)
@@ -110,22 +123,45 @@ class PredictionEndpoint:
         body = {key: value for key, value in instance.items() if key != _FORMAT}
         if "stream" in body:  # an answer within an answer cannot be a stream
             body["stream"] = False
-        return route, orjson.dumps(body)
+        return route, body
+
+
+class _AnswerRefused(Exception):
+    """No `TaskError`: the inner endpoint, whose answer has begun, would try to answer with it."""
+
+    def __init__(self, error: TaskError) -> None:
+        self.error = error
 
 
 class _PredictionAnswer:
-    """The body of one inner answer."""
+    """One inner answer. JSON is passed on as it is: parsing 100 MB of it takes a second."""
 
-    def __init__(self) -> None:
-        self.body = b""
+    def __init__(self, held: HeldAnswer) -> None:
+        self._held = held
+        self._is_json = False
+        self._body = b""
+
+    @property
+    def value(self) -> Any:
+        if self._is_json and self._body:
+            return orjson.Fragment(self._body)
+        return self._body.decode(errors="replace") or None
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kinds = [value for name, value in message["headers"] if name == b"content-type"]
-            if kinds and kinds[0].startswith(b"text/event-stream"):
+            kind = next(
+                (value for name, value in message["headers"] if name == b"content-type"), b""
+            )
+            if kind.startswith(b"text/event-stream"):
                 text = "predict route does not support streaming responses"
-                raise TaskError(ErrorCode.INVALID_REQUEST, text, param=_FORMAT)
-        self.body += message.get("body", b"")
+                raise _AnswerRefused(InvalidRequest(text, param=_FORMAT))
+            self._is_json = kind == JSON_TYPE.encode()
+        piece = message.get("body", b"")
+        try:
+            self._held.take(len(piece))
+        except TaskError as error:
+            raise _AnswerRefused(error) from error
+        self._body += piece
 
 
 def format_of(path: str) -> str:
@@ -144,10 +180,3 @@ def _receive_of(body: bytes) -> Receive:
         return messages.pop()
 
     return receive
-
-
-def _value(body: bytes) -> Any:
-    try:
-        return orjson.loads(body) if body else None
-    except orjson.JSONDecodeError:
-        return body.decode(errors="replace")

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.app import build_app
 from gateway.cli import gateway_config
+from gateway.http import answer_budget
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
 from gateway.routes.predictions import for_vertex, format_of
@@ -58,6 +59,27 @@ async def test_what_is_wrong_with_an_instance_is_its_own_answer(tmp_path: Path) 
         assert [one["error"]["code"] for one in wrong] == [400] * 4
         assert wrong[3]["error"]["param"] == "temperature"
         assert right["content"] == "a"
+
+
+async def test_an_endpoint_that_only_streams_is_refused(tmp_path: Path) -> None:
+    async with running(tmp_path, predict_route="/predict") as gateway:
+        await gateway.add_worker()
+        (found,) = await predicted(gateway, {"@requestFormat": "/pool/events"})
+        assert "does not support streaming" in found["error"]["message"]
+
+
+async def test_the_answers_are_bounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_budget, "_MAX_OF_ONE", 1000)
+    async with running(tmp_path, predict_route="/predict") as gateway:
+        await gateway.add_worker()
+        instance = {"@requestFormat": "tokenize", "content": "a " * 100}
+        found = await predicted(gateway, *[instance] * 8)
+        assert {len(one["tokens"]) for one in found if "tokens" in one} == {101}
+        refused = [one["error"]["message"] for one in found if "error" in one]
+        assert refused
+        assert "ask for less" in refused[0]
 
 
 @pytest.mark.parametrize("body", [{}, {"instances": 3}, {"instances": [{}] * 129}], ids=str)
