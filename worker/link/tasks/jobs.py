@@ -5,6 +5,7 @@ from functools import partial
 
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
+from protocol.wire.shapes import measure
 from worker.embedding.inputs import MediaInput
 from worker.link.tasks.pending import ORDERS
 from worker.link.tasks.preparation import PreparationJob
@@ -23,7 +24,8 @@ _TOKEN_BYTES = 64
 def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
     """Return the job that prepares tasks; its outcome maps their keys to the result of each."""
     first = envelopes[0]
-    size = sum(_size(envelope.payload) for envelope in envelopes)
+    size = _size(first.payload) * len(envelopes)  # they share their prompt
+    size += sum(_begun_size(envelope.payload) for envelope in envelopes)
     return PreparationJob(
         label=f"{type(first.payload).__name__} task={first.task.id} n={len(envelopes)}",
         work=partial(_outcomes, reader, tuple(envelopes)),
@@ -58,11 +60,11 @@ def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
 
 
 def _size(message: m.TaskMessage) -> int:
-    """Estimate the size of a task's input in bytes, from the outermost values alone."""
+    """Estimate the size of a task's input in bytes, without the answer that it continues."""
     match message:
-        case m.Generate(prompt=prompt, chat=chat, media=media, begun=begun):
-            n_begun = len(begun.tokens) * _TOKEN_BYTES if begun is not None else 0
-            return _length(prompt) + _chat_length(chat) + sum(map(len, media)) + n_begun
+        case m.Generate(prompt=prompt, chat=chat, infill=infill, media=media):
+            n_around = _infill_length(infill)
+            return _length(prompt) + _chat_length(chat) + n_around + sum(map(len, media))
         case s.Embed(media=media):
             return sum(map(len, media))
         case s.Render(chat=chat, media=media):
@@ -75,6 +77,12 @@ def _size(message: m.TaskMessage) -> int:
             return 0
 
 
+def _begun_size(message: m.TaskMessage) -> int:
+    if not isinstance(message, m.Generate) or message.begun is None:
+        return 0
+    return len(message.begun.tokens) * _TOKEN_BYTES
+
+
 def _length(prompt: str | tuple[int | str, ...] | None) -> int:
     if prompt is None or isinstance(prompt, str):
         return len(prompt or "")
@@ -83,9 +91,15 @@ def _length(prompt: str | tuple[int | str, ...] | None) -> int:
     return len(prompt) + sum(len(part) for part in prompt if isinstance(part, str))
 
 
+def _infill_length(infill: m.Infill | None) -> int:
+    if infill is None:
+        return 0
+    n_extra = sum(len(text) for _, text in infill.extra)
+    return _length(infill.prefix) + _length(infill.suffix) + n_extra
+
+
 def _chat_length(chat: m.Chat | None) -> int:
     if chat is None:
         return 0
-    contents = (message.get("content") for message in chat.messages)
-    n_words = sum(len(one) for one in contents if isinstance(one, str))
-    return n_words + len(chat.schema or "") + 512 * (len(chat.messages) + len(chat.tools))
+    _, n_chars = measure([*chat.messages, *chat.tools, chat.kwargs])
+    return n_chars + len(chat.schema or "") + 512 * (len(chat.messages) + len(chat.tools))
