@@ -22,7 +22,7 @@ import msgpack
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
-from protocol.wire.field_readers import PLAIN, ProtocolError, Unpacker, unpacker
+from protocol.wire.field_readers import ProtocolError, Unpacker, unpacker
 from protocol.wire.messages import Envelope, FrameItem, Generate
 from protocol.wire.tags import PAYLOADS, TAGS
 
@@ -64,7 +64,7 @@ _UNWRITABLE = (OverflowError, ValueError, TypeError, KeyError, RecursionError, M
 def encode(seq: int, items: Sequence[FrameItem]) -> bytes:
     """Pack items into the bytes of one frame; raises `EncodeError`."""
     try:
-        packed: bytes = msgpack.packb([seq, [_item(item) for item in items]])
+        packed: bytes = msgpack.packb([seq, [_item(item) for item in items]], default=_pack)
     except _UNWRITABLE as error:
         raise EncodeError(f"{error!r:.200}") from error
     return packed
@@ -88,7 +88,7 @@ def _item(item: FrameItem) -> tuple[Any, ...]:
 def write(item: tuple[Any, ...]) -> bytes:
     """Pack one item for `join`; raises `EncodeError` for what msgpack has no bytes for."""
     try:
-        packed: bytes = msgpack.packb(item)
+        packed: bytes = msgpack.packb(item, default=_pack)
     except _UNWRITABLE as error:
         raise EncodeError(f"{item[0]}: {error!r:.200}") from error
     return packed
@@ -215,31 +215,19 @@ def _restore_shared(items: tuple[Any, ...], place: int) -> None:
 
 
 def _pack(value: Any) -> Any:
-    """Turn a declared value into what msgpack writes."""
-    kind = type(value)
-    if kind in PLAIN:
-        return value
-    if kind is tuple or kind is list:
-        return [_pack(item) for item in value]
-    if kind is dict:
-        return {key: _pack(item) for key, item in value.items()}
-    if isinstance(value, Enum):
-        return value.value
-    return _pack_fields(value)
+    """Turn what msgpack does not know into what it does: an enum, or a dataclass."""
+    return value.value if isinstance(value, Enum) else _pack_fields(value)
 
 
 def _pack_fields(value: Any) -> dict[str, Any]:
     """Turn a dataclass into the map of its fields, those at their default left out."""
     cls: Any = type(value)
     names, defaults, read = _shape(cls)
-    result = {}
-    for name, default, item in zip(names, defaults, read(value), strict=True):
-        if item is not default and item != default:
-            kind = type(item)
-            # Plain values and tuples of them, which is all that a token has, are written as is.
-            is_plain = kind in PLAIN or (kind is tuple and PLAIN.issuperset(map(type, item)))
-            result[name] = item if is_plain else _pack(item)
-    return result
+    return {
+        name: item
+        for name, default, item in zip(names, defaults, read(value), strict=True)
+        if item is not default and item != default
+    }
 
 
 class _MessageShape(NamedTuple):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 Unpacker = Callable[[Any], Any]
@@ -89,17 +90,37 @@ def _union(args: tuple[Any, ...]) -> Unpacker:
 def _tuple(args: tuple[Any, ...]) -> Unpacker:
     items = [unpacker(arg) for arg in args if arg is not Ellipsis]
     uniform = len(args) == 2 and args[1] is Ellipsis
+    columns = _columns(args[0]) if uniform else ()
 
     def unpack(value: Any) -> Any:
         if type(value) is not tuple:
             raise ProtocolError(f"expected an array, got {type(value).__name__}")
         if uniform:
+            if columns and _are_rows(value, columns):
+                return value
             return tuple([items[0](item) for item in value])
         if len(value) != len(items):
             raise ProtocolError(f"expected {len(items)} items, got {len(value)}")
         return tuple([item(one) for item, one in zip(items, value, strict=True)])
 
     return unpack
+
+
+def _columns(kind: Any) -> tuple[frozenset[type], ...]:
+    """Return the exact types of each item of a tuple with a length; empty for other kinds."""
+    args = typing.get_args(kind)
+    if typing.get_origin(kind) is not tuple or Ellipsis in args:
+        return ()
+    return tuple(_field(arg).plain for arg in args)
+
+
+def _are_rows(rows: tuple[Any, ...], columns: tuple[frozenset[type], ...]) -> bool:
+    """Tell whether all are tuples of exactly these types: a thousand rows then take no call."""
+    if not {tuple}.issuperset(map(type, rows)) or not {len(columns)}.issuperset(map(len, rows)):
+        return False
+    return all(
+        plain.issuperset(map(type, map(itemgetter(i), rows))) for i, plain in enumerate(columns)
+    )
 
 
 def _dict(arg: Any) -> Unpacker:
