@@ -30,7 +30,7 @@ class LimitsConfig:
     )
     bodies_mib: int = param(
         512,
-        "Size of the bodies of all unanswered requests together, in MiB.",
+        "Size of the bodies of all unanswered requests together, in MiB; of one tenant half.",
         low=1,
         high=1_000_000,
     )

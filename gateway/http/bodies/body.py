@@ -6,6 +6,7 @@ llama-server reads all of them as JSON.
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -49,11 +50,15 @@ class ClientGone(Exception):
 
 
 class BodyBudget:
-    """Counts the bytes of the bodies of all unanswered requests."""
+    """Counts the bytes of the bodies of all unanswered requests.
+
+    A tenant may hold as much as it leaves free, so that there is always room for others.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.n_bytes = 0
+        self._of_tenants: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"<BodyBudget {self.n_bytes} of {self._max_bytes}>"
@@ -62,32 +67,45 @@ class BodyBudget:
         """Return an empty share for one request."""
         return HeldBody(self)
 
-    def fits(self, n_more: int) -> bool:
-        """Return whether there is room for more bytes; a single request always fits."""
-        return not self.n_bytes or self.n_bytes + n_more <= self._max_bytes
+    def fits(self, n_more: int, tenant: str) -> bool:
+        """Return whether there is room for more bytes of a tenant."""
+        n_left = self._max_bytes - self.n_bytes - n_more
+        return self._of_tenants[tenant] + n_more <= n_left
+
+    def add(self, n: int, tenant: str) -> None:
+        """Count more bytes of a tenant, or with a negative number fewer."""
+        self.n_bytes += n
+        self._of_tenants[tenant] += n
+        if not self._of_tenants[tenant]:
+            del self._of_tenants[tenant]
 
 
 class HeldBody:
     """Bytes of the budget that one request holds until it is answered."""
 
-    __slots__ = ("_budget", "n_bytes")
+    __slots__ = ("_budget", "n_bytes", "tenant")
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.n_bytes = 0
+        self.tenant = ""
+        """Whose request it is; set before the first byte is held."""
 
     def take(self, n: int) -> None:
-        """Hold more bytes; raises `TaskError` if that exceeds the budget."""
+        """Hold more bytes; raises `TaskError` if that exceeds the budget.
+
+        A request that is alone always has room.
+        """
         others = self._budget.n_bytes - self.n_bytes
-        if others and not self._budget.fits(n):
+        if others and not self._budget.fits(n, self.tenant):
             message = "The server holds too many request bodies at once: try again later"
             raise TaskError(ErrorCode.UNAVAILABLE, message)
         self.n_bytes += n
-        self._budget.n_bytes += n
+        self._budget.add(n, self.tenant)
 
     def release(self) -> None:
         """Give everything back; idempotent."""
-        self._budget.n_bytes -= self.n_bytes
+        self._budget.add(-self.n_bytes, self.tenant)
         self.n_bytes = 0
 
 
@@ -129,8 +147,10 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     if coding := _compression(scope):
         message = f"Content-Encoding: {coding} is not supported: send the body uncompressed"
         raise RequestRefused(415, message)
+    held = scope.get(HELD) or BodyBudget(0).open()
+    held.tenant = scope.get("tenant", "")
     try:
-        chunks = await _read(receive, limits, scope.get(HELD) or BodyBudget(0).open())
+        chunks = await _read(receive, limits, held)
     except TimeoutError as error:
         raise RequestRefused(408, "the request body did not arrive in time") from error
     if chunks is None:

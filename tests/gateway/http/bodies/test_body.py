@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from gateway.http.bodies import body as bodies
 from gateway.http.bodies import parsing
-from gateway.http.bodies.body import HELD, BodyBudget, BodyLimits, ClientGone, read_json
+from gateway.http.bodies.body import HELD, BodyBudget, BodyLimits, ClientGone, HeldBody, read_json
 from gateway.http.bodies.parsing import parse_object
 from gateway.http.errors import RequestRefused
 from protocol.config.limits import LimitsConfig
@@ -196,6 +196,25 @@ async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() ->
     await read(2, 50)
     held[2].release()
     assert budget.n_bytes == 0
+
+
+async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
+    budget, limits = BodyBudget(100), BodyLimits(max_bytes=100)
+    body = b'{"a":"' + b"x" * 12 + b'"}'
+
+    async def read(tenant: str) -> HeldBody:
+        held = budget.open()
+        await read_json(_scope() | {HELD: held, "tenant": tenant}, Parts(body, b""), limits)
+        return held
+
+    held = [await read("greedy"), await read("greedy")]
+    with pytest.raises(TaskError):
+        await read("greedy")
+    held.append(await read("modest"))
+    for one in held:
+        one.release()
+    assert budget.n_bytes == 0
+    (await read("greedy")).release()
 
 
 @given(st.binary(max_size=200))
