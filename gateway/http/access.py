@@ -13,7 +13,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
-from gateway.http.bodies.body import HELD, MIB, BodyBudget, ClientGone
+from gateway.http.bodies.body import HELD, MIB, ClientGone, HeldBody
+from gateway.http.bodies.byte_budget import ByteBudget
 from gateway.http.errors import (
     RequestRefused,
     refused_response,
@@ -88,7 +89,7 @@ class AccessMiddleware:
         self._proxies = proxies
         self._requests = RequestBook() if requests is None else requests
         self._bounds = bounds_of(None, limits)
-        self._budget = BodyBudget(limits.bodies_mib * MIB)
+        self._budget = ByteBudget(limits.bodies_mib * MIB)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; sets `scope["address"]`, of the client, and `scope[REQUEST]`."""
@@ -104,7 +105,7 @@ class AccessMiddleware:
         request.client = scope["address"]
         scope[REQUEST] = request
         exchange = _AccessRecord(request, request_id, send, now)
-        held = scope[HELD] = self._budget.open()
+        held = scope[HELD] = HeldBody(self._budget)
         try:
             await self._answer(scope, receive, exchange)
         finally:

@@ -7,6 +7,7 @@ worker that was taken over may send text without end.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gateway.http.bodies.byte_budget import ByteBudget
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 _MIB = 1024 * 1024
@@ -14,32 +15,30 @@ _MAX_BYTES, _MAX_OF_ONE = 1024 * _MIB, 256 * _MIB
 """Of all answers together, and of one request; writing an answer takes four times its size."""
 
 
-class AnswerBudget:
+class AnswerBudget(ByteBudget):
     """Counts the bytes of all answers that are being collected."""
 
     def __init__(self) -> None:
-        self.n_bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<AnswerBudget {self.n_bytes}>"
+        super().__init__(_MAX_BYTES)
 
     @contextmanager
-    def held(self) -> Iterator["HeldAnswer"]:
+    def held(self, tenant: str) -> Iterator["HeldAnswer"]:
         """Yield an empty share for the answers of one request; it is given back at the end."""
-        share = HeldAnswer(self)
+        share = HeldAnswer(self, tenant)
         try:
             yield share
         finally:
-            self.n_bytes -= share.n_bytes
+            self.add(-share.n_bytes, tenant)
 
 
 class HeldAnswer:
     """Bytes of the budget that one request holds."""
 
-    __slots__ = ("_budget", "n_bytes")
+    __slots__ = ("_budget", "_tenant", "n_bytes")
 
-    def __init__(self, budget: AnswerBudget) -> None:
+    def __init__(self, budget: AnswerBudget, tenant: str) -> None:
         self._budget = budget
+        self._tenant = tenant
         self.n_bytes = 0
 
     def take(self, n: int) -> None:
@@ -50,8 +49,8 @@ class HeldAnswer:
                 "at once, stream it, or ask for fewer alternatives of each token (n_probs, "
                 "logprobs, top_logprobs)"
             )
-        if self._budget.n_bytes + n > _MAX_BYTES:
+        if not self._budget.fits(n, self._tenant):
             message = "The server holds as many unfinished answers as it can"
             raise TaskError(ErrorCode.UNAVAILABLE, message)
         self.n_bytes += n
-        self._budget.n_bytes += n
+        self._budget.add(n, self._tenant)

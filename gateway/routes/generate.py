@@ -150,7 +150,7 @@ class GenerationEndpoint:
     ) -> None:
         scope, receive, send, origin = exchange
         watchers = self._watchers(streams, card, origin)
-        with self._service.answers.held() as held:
+        with self._service.answers.held(scope["tenant"]) as held:
             collected = together(collect(stream, held) for stream in streams)
             outcomes = await guarded(collected, disconnected(receive), *watchers)
             headers = route_headers(streams)

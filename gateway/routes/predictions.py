@@ -80,7 +80,7 @@ class PredictionEndpoint:
         if len(instances) > _MAX_INSTANCES:
             message = f"instances array exceeds maximum size of {_MAX_INSTANCES}"
             raise InvalidRequest(message, param="instances")
-        with self._service.answers.held() as held:
+        with self._service.answers.held(scope["tenant"]) as held:
             answers = together(self._predict(one, scope, held) for one in instances)
             predictions = await guarded(answers, disconnected(receive))
             is_long = held.n_bytes > LARGE

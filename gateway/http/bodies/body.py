@@ -6,13 +6,13 @@ llama-server reads all of them as JSON.
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope
 
+from gateway.http.bodies.byte_budget import ByteBudget
 from gateway.http.bodies.parsing import parse_list, parse_object, parse_value
 from gateway.http.errors import RequestRefused
 from protocol.config.limits import LimitsConfig
@@ -49,43 +49,12 @@ class ClientGone(Exception):
     """The client has closed the connection before the answer."""
 
 
-class BodyBudget:
-    """Counts the bytes of the bodies of all unanswered requests.
-
-    A tenant may hold as much as it leaves free, so that there is always room for others.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self.n_bytes = 0
-        self._of_tenants: Counter[str] = Counter()
-
-    def __repr__(self) -> str:
-        return f"<BodyBudget {self.n_bytes} of {self._max_bytes}>"
-
-    def open(self) -> "HeldBody":
-        """Return an empty share for one request."""
-        return HeldBody(self)
-
-    def fits(self, n_more: int, tenant: str) -> bool:
-        """Return whether there is room for more bytes of a tenant."""
-        n_left = self._max_bytes - self.n_bytes - n_more
-        return self._of_tenants[tenant] + n_more <= n_left
-
-    def add(self, n: int, tenant: str) -> None:
-        """Count more bytes of a tenant, or with a negative number fewer."""
-        self.n_bytes += n
-        self._of_tenants[tenant] += n
-        if not self._of_tenants[tenant]:
-            del self._of_tenants[tenant]
-
-
 class HeldBody:
     """Bytes of the budget that one request holds until it is answered."""
 
     __slots__ = ("_budget", "n_bytes", "tenant")
 
-    def __init__(self, budget: BodyBudget) -> None:
+    def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self.n_bytes = 0
         self.tenant = ""
@@ -147,7 +116,7 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     if coding := _compression(scope):
         message = f"Content-Encoding: {coding} is not supported: send the body uncompressed"
         raise RequestRefused(415, message)
-    held = scope.get(HELD) or BodyBudget(0).open()
+    held = scope.get(HELD) or HeldBody(ByteBudget(0))
     held.tenant = scope.get("tenant", "")
     try:
         chunks = await _read(receive, limits, held)

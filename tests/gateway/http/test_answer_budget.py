@@ -29,11 +29,14 @@ async def test_an_answer_that_is_too_large_is_given_up(
 def test_many_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_budget, "_MAX_BYTES", 100)
     budget = AnswerBudget()
-    with budget.held() as one, budget.held() as other:
-        one.take(60)
-        other.take(40)
+    with budget.held("a") as one, budget.held("a") as other, budget.held("b") as third:
+        one.take(30)
+        other.take(20)
         with pytest.raises(TaskError) as caught:
-            other.take(1)
+            other.take(1)  # a tenant has as much as it leaves free
         assert caught.value.code is ErrorCode.UNAVAILABLE
-        assert budget.n_bytes == 100
+        third.take(25)
+        with pytest.raises(TaskError):
+            third.take(1)
+        assert budget.n_bytes == 75
     assert budget.n_bytes == 0
