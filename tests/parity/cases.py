@@ -1,7 +1,7 @@
 """Requests that llama-server and llamapool must answer alike.
 
-Each case is sent to a server of one slot with the default model. `text` cases have a fixed seed or
-temperature 0, so that the generated text must be equal to the letter.
+Each case is sent to a server of one slot (`tests/parity/setups.py`). `text` cases have a fixed seed
+or temperature 0, so that the generated text must be equal to the letter.
 """
 
 from dataclasses import dataclass, field, replace

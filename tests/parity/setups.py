@@ -20,7 +20,7 @@ class Setup:
     arguments: tuple[str, ...]
     cases: tuple[Case, ...]
     is_shallow: bool = False
-    """On the model's first layers: what is compared is no text, or what stands before it."""
+    """On the model's first layers: both must write the same, whether it makes sense or not."""
 
     @property
     def model(self) -> str:
@@ -30,9 +30,30 @@ class Setup:
 
 _PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", str(threads()), "--metrics")
 
+_ALL = (*CASES, *CHATS, *SIDE)
+_WHOLE = frozenset(
+    (
+        *("greedy", "ignore_eos", "n_indent", "stop", "stop string", "stream stop", "n_keep"),
+        *("n_probs before a stop", "n_probs of an end", "t_max_predict_ms", "grammar greedy"),
+        *("dynatemp", "top_k 3", "top_k off", "typical_p", "xtc", "min_keep", "mirostat 1"),
+        *("mirostat 2", "samplers list", "samplers letters", "logit_bias ban"),
+        *("logit_bias text", "logit_bias object", "text", "chat", "chat stop", "chat stream"),
+        *("chat usage", "chat system", "chat parts", "chat turns", "chat grammar"),
+        *("format json_object", "format json_schema", "response plain", "response instructions"),
+        *("response items", "response stream", "message plain", "message stop"),
+        *("message blocks", "message stream"),
+    )
+)
+"""Asked of the whole model: its text comes to a certain word, or is another than other cases'."""
+
 SETUPS: Mapping[str, Setup] = {
-    "plain": Setup(arguments=_PLAIN, cases=(*CASES, *CHATS, *SIDE)),
-    "no jinja": Setup(arguments=(*_PLAIN, "--no-jinja"), cases=NO_JINJA),
+    "plain": Setup(
+        arguments=_PLAIN,
+        cases=tuple(case for case in _ALL if case.name not in _WHOLE),
+        is_shallow=True,
+    ),
+    "whole": Setup(arguments=_PLAIN, cases=tuple(case for case in _ALL if case.name in _WHOLE)),
+    "no jinja": Setup(arguments=(*_PLAIN, "--no-jinja"), cases=NO_JINJA, is_shallow=True),
     "told": Setup(
         arguments=(
             *(*_PLAIN, "--chat-template", VARIABLES, "--chat-template-kwargs", '{"a": [1]}'),
