@@ -1,4 +1,4 @@
-"""The whole pool on the real default model, asked by the official OpenAI client."""
+"""The whole pool on the first layers of the default model, asked by the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from pydantic import BaseModel, Field
 from tests import vendors
 from tests.e2e.process import python
 from tests.e2e.served import Served, eventually
+from tests.models.shallow import shallow_path
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-STORY_TOKENS = 60
+STORY_TOKENS = 100
 QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Served]:
-    """Two workers of four slots that make embeddings beside."""
+    """Two workers of four slots that make embeddings beside, on the model's first layers."""
+    model = ("-m", shallow_path(), "--embeddings", "--pooling", "mean")
     arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
-    embedding = ("--embeddings", "--pooling", "mean")
-    served = Served(python("-m", "worker.cli", "serve", *arguments, *embedding))
+    served = Served(python("-m", "worker.cli", "serve", *model, *arguments))
     yield served.wait_until_ready()
     served.signal(signal.SIGTERM)
     assert served.wait(30) == 0
@@ -267,6 +268,7 @@ def test_kill_9_of_one_of_two_workers_cuts_no_stream(pool: Served) -> None:
         os.kill(pool.pid_of(name), signal.SIGKILL)
         ends = [future.result() for future in running]
     assert ends == ["whole"] * 8
+    pool.wait_for_count("task moved .* cause=lost", 1)
     pool.wait_for(f"process ready child={name}")
     assert eventually(pool.is_idle)
     assert pool.complete("again").status_code == 200
