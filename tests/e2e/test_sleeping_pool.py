@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.served import Served, eventually
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 
 SETTINGS: dict[str, Any] = {"backend": "llama", "n_slots": 1, "n_ctx": 2048, "sleep_idle_s": 0.3}
 PROMPT = "The capital of France is"
@@ -48,7 +48,7 @@ def test_a_model_that_is_gone_ends_the_worker_which_is_tried_again(
     serve: Serve, tmp_path: Path
 ) -> None:
     model = tmp_path / "m.gguf"
-    model.symlink_to(model_path())
+    model.symlink_to(shallow_path())
     served = serve({"name": "a", "model": str(model), **SETTINGS}).wait_until_ready()
     assert eventually(lambda: is_sleeping(served))
     model.unlink()

@@ -15,6 +15,7 @@ import pytest
 from tests import vendors
 from tests.e2e.process import python
 from tests.e2e.served import Served
+from tests.models.shallow import shallow_path
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -25,7 +26,7 @@ TEMPLATE = Path(__file__).parent / "data" / "hermes.jinja"
 
 CITY = {
     "type": "object",
-    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "properties": {"city": {"type": "string", "maxLength": 16}, "days": {"type": "integer"}},
     "required": ["city"],
     "additionalProperties": False,
 }
@@ -69,8 +70,8 @@ def hermes() -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[OpenAI]:
-    """A model whose template knows no tools."""
-    with serving() as client:
+    """A model whose template knows no tools; its first layers only."""
+    with serving("-m", shallow_path()) as client:
         yield client
 
 
