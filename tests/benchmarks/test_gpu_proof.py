@@ -13,11 +13,12 @@ import pytest
 
 from benchmarks.gpu import gather
 from benchmarks.gpu.alike import alike
-from benchmarks.gpu.kit import ROOT, Kit, Unfinished, Unfit
+from benchmarks.gpu.kit import ROOT, VOCABULARY, Kit, Unfinished, Unfit
 from benchmarks.gpu.offload import read
 from benchmarks.gpu.report import report
 from benchmarks.gpu.stages import STAGES, suite
 from tests.cores import share
+from tests.models.llama import write_llama
 
 
 def kit_in(folder: Path) -> Kit:
@@ -174,6 +175,7 @@ def test_the_report_names_every_stage(tmp_path: Path) -> None:
 @pytest.mark.model
 @pytest.mark.slow
 def test_a_dry_run_does_the_stages_on_a_cpu(tmp_path: Path) -> None:
+    write_llama(kit_in(tmp_path).folder / VOCABULARY)
     found = run(tmp_path, "install", "offload", "kill", "slots", "--dry-run")
     assert found.returncode == 0, found.stdout + found.stderr
     kit = Kit(tmp_path / "kit", tmp_path / "work")
