@@ -14,6 +14,7 @@ from tests.cores import threads
 from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
+from tests.models.shallow import shallow_path
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
 from worker.embedding.inputs import InputReader
@@ -53,11 +54,16 @@ def test_vectors_are_those_of_llama_cpp_python() -> None:
     import llama_cpp
 
     reference: Any = llama_cpp.Llama(
-        model_path(), embedding=True, pooling_type=1, n_ctx=512, n_threads=threads(), verbose=False
+        shallow_path(),
+        embedding=True,
+        pooling_type=1,
+        n_ctx=512,
+        n_threads=threads(),
+        verbose=False,
     )
     wanted = [np.array(reference.embed(text, normalize=True)) for text in TEXTS]
     reference.close()
-    with loaded(model_path(), pooling="mean", flash_attn="off") as (backend, _):
+    with loaded(shallow_path(), pooling="mean", flash_attn="off") as (backend, _):
         for text, one, all_at_once in zip(TEXTS, wanted, embed(backend, TEXTS), strict=True):
             assert np.allclose(embed(backend, [text])[0], one, atol=1e-5)
             assert one @ all_at_once > 0.999
@@ -92,13 +98,13 @@ def test_generation_goes_on_undisturbed_beside_embeddings() -> None:
         backend.decode([BatchRow(0, 4, tokens[4:], True)])
         return backend._logits(len(tokens) - 5).tobytes()
 
-    with loaded(model_path(), pooling="mean") as (backend, _):
+    with loaded(shallow_path(), pooling="mean") as (backend, _):
         tokens = backend.tokenize(
             "Once upon a time there was a", add_special=True, parse_special=True
         )
         beside = logits(backend, tokens)
     alone = LlamaBackend(
-        WorkerConfig(model=model_path(), n_ctx=1024, n_threads=threads(), warmup=False),
+        WorkerConfig(model=shallow_path(), n_ctx=1024, n_threads=threads(), warmup=False),
         lambda _: None,
     )
     assert logits(alone, tokens) == beside

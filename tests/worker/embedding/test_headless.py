@@ -8,7 +8,7 @@ import pytest
 
 from tests.models.bert import write_bert
 from tests.models.llama import write_llama
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 from tests.worker.embedders import loaded
 from worker.embedding.inputs import InputReader
 from worker.engine.backend import EmbeddingPiece
@@ -33,7 +33,7 @@ def vectors(model: str | Path, **config: Any) -> list[bytes]:
 def test_vectors_without_the_head_are_those_with_it(
     pooling: str, is_real: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = model_path() if is_real else str(write_llama(tmp_path / "m.gguf"))
+    model = shallow_path() if is_real else str(write_llama(tmp_path / "m.gguf"))
     without = vectors(model, pooling=pooling)
     monkeypatch.setattr(embedding, "watch_for", lambda *_: None)
     with_head = vectors(model, pooling=pooling)
@@ -54,7 +54,7 @@ def test_an_encoder_has_no_head_and_is_pooled_by_llama_cpp(tmp_path: Path) -> No
 
 
 def test_no_node_behind_the_states_is_computed_in_any_batch() -> None:
-    with loaded(model_path(), pooling="mean") as (backend, embedder):
+    with loaded(shallow_path(), pooling="mean") as (backend, embedder):
         watch, asked = embedder._watch, list[bytes]()
         assert watch is not None
         name_of = watch._name

@@ -15,7 +15,7 @@ from protocol.wire.messages import Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
 from worker.engine.backend import EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
@@ -92,7 +92,7 @@ def test_streams_go_on_while_an_image_waits() -> None:
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
     """SmolLM2 with a random projector."""
     path = write_mmproj(tmp_path_factory.mktemp("mmproj") / "mmproj.gguf", 576)
-    config = WorkerConfig(model=model_path(), mmproj=str(path), n_ctx=512, n_threads=threads())
+    config = WorkerConfig(model=shallow_path(), mmproj=str(path), n_ctx=512, n_threads=threads())
     backend = LlamaBackend(config, lambda _fraction: None)
     yield backend
     backend.close()
@@ -195,7 +195,7 @@ def test_markers_without_media_and_media_without_markers_are_refused(
 def test_embedding_in_pieces_is_embedding_at_once(tmp_path: Path) -> None:
     write_mmproj(tmp_path / "mmproj.gguf", 576)
     config = WorkerConfig(
-        model=model_path(),
+        model=shallow_path(),
         mmproj=str(tmp_path / "mmproj.gguf"),
         n_ctx=256,
         n_ubatch=32,

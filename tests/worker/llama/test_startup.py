@@ -6,14 +6,14 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from tests.worker.conftest import model_path
+from tests.models.shallow import shallow_path
 from worker.llama import startup
 from worker.llama.backend import LlamaBackend
 from worker.llama.model import context_params, load_mode
 
 
 def loaded(**fields: object) -> LlamaBackend:
-    config = WorkerConfig(model=model_path(), n_ctx=256, n_threads=1, warmup=False, **fields)  # type: ignore[arg-type]
+    config = WorkerConfig(model=shallow_path(), n_ctx=256, n_threads=1, warmup=False, **fields)  # type: ignore[arg-type]
     return LlamaBackend(config, lambda _fraction: None)
 
 
@@ -122,7 +122,7 @@ def test_a_model_is_read_around_the_page_cache_if_asked() -> None:
 @pytest.mark.model
 @pytest.mark.parametrize("warmup", [True, False])
 def test_a_model_is_warmed_up_and_measured_unless_told_otherwise(warmup: bool) -> None:
-    config = WorkerConfig(model=model_path(), n_ctx=256, n_threads=1, warmup=warmup)
+    config = WorkerConfig(model=shallow_path(), n_ctx=256, n_threads=1, warmup=warmup)
     backend = LlamaBackend(config, lambda _fraction: None)
     try:
         assert (backend.prefill_token_s > 0) == warmup
