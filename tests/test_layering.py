@@ -47,7 +47,7 @@ RULES: dict[str, set[str]] = {
     "protocol": {"msgpack", "protocol"},
     "gateway": {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
-        *("prometheus_client", "click", "uvloop", "h11"),
+        *("click", "uvloop", "h11"),
     },
     "gateway/http/protocols": {"gateway.http.protocols", "hypercorn", "h11", "h2"},
     # Nothing else may import what only the extra `otel` brings.

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
-from prometheus_client.utils import floatToGoString
-
 from gateway.metrics.counters import Histogram
 
+_MOST_DIGITS = 6
+"""Before the point. Go writes larger numbers with an exponent, Python only those above 1e16."""
+_OTHERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 Rows = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the value."""
 
@@ -102,8 +103,13 @@ def _number(value: float) -> str:
 
 
 def _text(value: float) -> str:
-    """Write a number as Prometheus' own libraries do: it tells `1.0` from `1` as a label."""
-    return str(floatToGoString(value))  # type: ignore[no-untyped-call]  # the library's
+    """Write a number as prometheus-client does: Prometheus tells `1.0` from `1` as a label."""
+    text = repr(float(value))
+    n_digits = text.find(".")
+    if n_digits > _MOST_DIGITS and value > 0:
+        fraction = text[1:].replace(".", "")
+        return f"{text[0]}.{fraction}".rstrip("0.") + f"e+{n_digits - 1:02d}"
+    return _OTHERS.get(text, text)
 
 
 _le = cache(_text)

@@ -5,11 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.counters import Histogram
 from gateway.metrics.ended_task import EndedTask
-from gateway.metrics.families.rows import MAX_DEPARTED
+from gateway.metrics.families.rows import MAX_DEPARTED, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import render
 from gateway.metrics.stats_book import StatsBook
@@ -320,3 +323,14 @@ class _NoWorkers:
 
     def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
         return {}
+
+
+@given(st.floats() | st.floats(1e5, 1e18) | st.integers(10**5, 10**18).map(float))
+@example(1e6)
+@example(999_999.5)
+@example(float("inf"))
+@example(float("-inf"))
+@example(float("nan"))
+def test_numbers_are_written_as_by_prometheus_client(value: float) -> None:
+    theirs = floatToGoString(value)  # type: ignore[no-untyped-call]  # the library's
+    assert gauge("x", "", (), [((), value)]).splitlines()[-1] == f"x {theirs}"
