@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.worker.engines import Rig
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.scheduling.admission import most_similar
 from worker.engine.slot import Slot
 
@@ -17,3 +19,13 @@ def test_the_slot_with_most_of_the_prompt_is_chosen() -> None:
 def test_too_little_in_common_chooses_no_slot(prompt: list[int], similarity: float) -> None:
     slots = [Slot(0, 64, tokens=[1]), Slot(1, 64, tokens=[9])]
     assert most_similar(slots, prompt, similarity) is None
+
+
+def test_a_prompt_that_no_slot_holds_takes_the_least_recently_used() -> None:
+    rig = Rig(self_extend=SelfExtend(2, 16))
+    for slot in (1, 0):
+        rig.submit("an old prompt", n_predict=2, slot=slot)
+        rig.finish()
+    task = rig.submit("something else", n_predict=2)
+    rig.finish()
+    assert rig.done(task).slot == 1
