@@ -1,10 +1,14 @@
-"""Processes that are measured: their cores, their CPU time, and ports for them."""
+"""Processes that are measured: their start, their cores, their CPU time, and ports for them."""
 
 import contextlib
 import os
 import socket
+import subprocess
+import time
 from pathlib import Path
 from typing import NamedTuple
+
+import httpx
 
 
 class CoreUse(NamedTuple):
@@ -64,3 +68,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_until_ok(process: "subprocess.Popen[bytes]", url: str) -> None:
+    """Wait until a server answers with 200; raises `SystemExit` if its process ends before."""
+    while True:
+        with contextlib.suppress(httpx.HTTPError):
+            if httpx.get(url).status_code == 200:
+                return
+        if process.poll() is not None:
+            raise SystemExit(f"the server of {url} ended with code {process.returncode}")
+        time.sleep(0.02)

@@ -4,15 +4,12 @@ python -m benchmarks.start [--workers 2] [--idle 10]
 """
 
 import argparse
-import contextlib
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import httpx
-
-from benchmarks.processes import core_use, family, free_port
+from benchmarks.processes import core_use, family, free_port, wait_until_ok
 
 
 def main() -> None:
@@ -29,11 +26,7 @@ def main() -> None:
     start = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
-                    break
-            time.sleep(0.02)
+        wait_until_ok(process, f"http://127.0.0.1:{port}/readyz")
         print(f"ready after {time.perf_counter() - start:.2f} s")
         time.sleep(2)
         before = {pid: core_use(pid) for pid in family(process.pid)}

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import random
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,16 +125,6 @@ async def _settled(scene: Scene) -> None:
     await asyncio.sleep(0.6)  # two heartbeats
 
 
-async def _counters(url: str) -> dict[str, int]:
-    text = (await Client(url).fetch("GET", "/metrics")).decode()
-    found = dict.fromkeys(("prompt", "cached", "predicted"), 0)
-    for line in text.splitlines():
-        for name in found:
-            if line.startswith(f"llamapool_{name}_tokens_total{{"):
-                found[name] += int(float(line.rsplit(" ", 1)[1]))
-    return found
-
-
 def _logged(folder: Path) -> tuple[Tokens, dict[str, Tokens]]:
     """Add up the lines of the log; returns the sum, and the lines by request id."""
     total, by_id = Tokens(), {}
@@ -161,7 +152,10 @@ async def measure(n_requests: int, n_kills: int, seed: int) -> int:
         killed = await killing
         await _settled(scene)
         asked = (await scene.pool.ask_admin("/admin/usage?by=model"))["total"]
-        counters = await _counters(scene.pool.url)
+        counters = [
+            int(await scene.pool.metric(f"llamapool_{name}_tokens_total"))
+            for name in ("prompt", "cached", "predicted")
+        ]
         total, by_id = _logged(folder)
         records = read_records(folder / "record")
     print(f"{n_requests} requests, {clients.n_hung_up} hung up, {len(killed)} workers killed")
@@ -181,7 +175,7 @@ def _paid(tokens: Tokens | None) -> tuple[int, int]:
 def _report(
     total: Tokens,
     asked: dict[str, Any],
-    counters: dict[str, int],
+    counters: Sequence[int],
     records: dict[int, Computed],
 ) -> bool:
     """Print the accounts; return whether they agree."""
@@ -191,7 +185,7 @@ def _report(
     rows = (
         ("usage log", total.read, total.reused, total.generated),
         ("GET /admin/usage", *(asked["computed"][f"{n}_tokens"] for n in _NAMES)),
-        ("workers' counters on /metrics", *counters.values()),
+        ("workers' counters on /metrics", *counters),
         (f"engines' records ({len(records)} processes)", n_read, "", n_sampled),
         ("paid by clients", total.prompt, total.cached, total.completion),
     )

@@ -106,7 +106,7 @@ class PartingJudge:
         seed = int(request.body["seed"]) + choice
         draws = Draws(seed)
         draws.skip(place)
-        drawn = _unit(draws)
+        drawn = draws.unit()
         found = await self._next(
             request,
             prompt,
@@ -146,10 +146,6 @@ class PartingJudge:
 
     async def _ask(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         return dict(orjson.loads(await self._client.fetch("POST", path, orjson.dumps(body))))
-
-
-def _unit(draws: Draws) -> float:
-    return draws._unit()
 
 
 def _from_interval(candidates: Sequence[tuple[int, float]], token: int, drawn: float) -> float:

@@ -42,8 +42,8 @@ def parse(text: str, sharegpt: Lengths = SHAREGPT_PROMPT) -> Lengths:
             low, high = rest.split("-")
             return _checked(Lengths(int(low), int(high)))
         if kind == "lognormal":
-            median, sigma, *most = rest.split(",")
-            return _log_normal(float(median), float(sigma), int(most[0]) if most else LONGEST)
+            median, sigma, *limit = rest.split(",")
+            return _log_normal(float(median), float(sigma), int(limit[0]) if limit else LONGEST)
         if kind == "fixed":
             kind = rest
         return _checked(Lengths(int(kind), int(kind)))

@@ -51,7 +51,7 @@ class KeyFile:
         return not self._is_stream and self._look() != self._stamp
 
     def read(self) -> tuple[ApiKey, ...]:
-        """Read it; raises `ConfigError`. Whatever comes of it, this version is not read again."""
+        """Read it; raises `ConfigError`. This version is not read again, even if it is refused."""
         self._stamp = self._look()
         try:
             return parse_keys(self._content())

@@ -25,8 +25,8 @@ _ANY_PORT = -1
 
 
 @dataclass(frozen=True, slots=True)
-class AllowedTarget:
-    """Parts of a URL."""
+class UrlTarget:
+    """The parts of a URL that a connection needs."""
 
     scheme: str
     host: str
@@ -42,7 +42,7 @@ class AllowedTarget:
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def read_url(url: str) -> AllowedTarget:
+def read_url(url: str) -> UrlTarget:
     """Parse a URL; raises ValueError with the reason."""
     # Before urlsplit, which drops some characters silently and would read a different URL.
     if len(url) > MAX_URL or not re.fullmatch(r"[\x21-\x5b\x5d-\x7e]+", url):
@@ -57,7 +57,7 @@ def read_url(url: str) -> AllowedTarget:
         raise ValueError("has no host")
     port = PORTS[parts.scheme] if parts.port is None else parts.port
     query = f"?{parts.query}" if parts.query else ""
-    return AllowedTarget(parts.scheme, host, port, (parts.path or "/") + query)
+    return UrlTarget(parts.scheme, host, port, (parts.path or "/") + query)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class _Rule:
     port: int | None = None
     """None is the default port of the scheme."""
 
-    def fits(self, target: AllowedTarget) -> bool:
+    def fits(self, target: UrlTarget) -> bool:
         usual = PORTS[target.scheme]
         if target.port != (usual if self.port is None else self.port) and self.port != _ANY_PORT:
             return False
@@ -93,7 +93,7 @@ class Allowed:
     def __bool__(self) -> bool:
         return bool(self._rules)
 
-    def takes_host(self, target: AllowedTarget) -> bool:
+    def takes_host(self, target: UrlTarget) -> bool:
         """Return whether the host of a URL matches a pattern."""
         return any(rule.fits(target) for rule in self._rules)
 

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 
 import h11
 
-from gateway.media.allow import Allowed, AllowedTarget, read_url
+from gateway.media.allow import Allowed, UrlTarget, read_url
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class NotFetched(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _FetchedHead:
+class _Fetched:
     status: int
     location: str = ""
     body: bytes = b""
@@ -75,7 +75,7 @@ class Fetcher:
                 raise NotFetched("its server leads from https to something else")
         raise NotFetched(f"its server leads on more than {_MAX_REDIRECTS} times")
 
-    def _checked_target(self, url: str) -> AllowedTarget:
+    def _checked_target(self, url: str) -> UrlTarget:
         try:
             target = read_url(url)
         except ValueError as error:
@@ -84,7 +84,7 @@ class Fetcher:
             raise NotFetched(f"{target.authority} is not a host that this server fetches from")
         return target
 
-    async def _answer(self, target: AllowedTarget, kind: str) -> _FetchedHead:
+    async def _answer(self, target: UrlTarget, kind: str) -> _Fetched:
         try:
             return await self._ask(target, await self._resolve(target), kind)
         except (OSError, h11.RemoteProtocolError) as error:
@@ -92,7 +92,7 @@ class Fetcher:
             logger.info("media not fetched", extra={"host": target.host, "cause": repr(error)})
             raise NotFetched("cannot be fetched") from error
 
-    async def _resolve(self, target: AllowedTarget) -> Sequence[str]:
+    async def _resolve(self, target: UrlTarget) -> Sequence[str]:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
@@ -101,9 +101,7 @@ class Fetcher:
             raise NotFetched(f"{target.host} has an address that this server does not fetch from")
         return addresses
 
-    async def _ask(
-        self, target: AllowedTarget, addresses: Sequence[str], kind: str
-    ) -> _FetchedHead:
+    async def _ask(self, target: UrlTarget, addresses: Sequence[str], kind: str) -> _Fetched:
         reader, writer = await self._connect(target, addresses)
         try:
             connection = h11.Connection(h11.CLIENT)
@@ -114,7 +112,7 @@ class Fetcher:
             writer.transport.abort()
 
     async def _connect(
-        self, target: AllowedTarget, addresses: Sequence[str]
+        self, target: UrlTarget, addresses: Sequence[str]
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         is_tls = target.scheme == "https"
         for i, address in enumerate(addresses):
@@ -138,7 +136,7 @@ class Fetcher:
 
     async def _read(
         self, connection: h11.Connection, reader: asyncio.StreamReader, kind: str
-    ) -> _FetchedHead:
+    ) -> _Fetched:
         chunks: list[bytes] = []
         left = self._max_bytes
         while True:
@@ -149,7 +147,7 @@ class Fetcher:
                 case h11.Response():
                     headers = _headers(event)
                     if event.status_code != 200:
-                        return _FetchedHead(event.status_code, headers.get("location", ""))
+                        return _Fetched(event.status_code, headers.get("location", ""))
                     self._check(headers, kind)
                 case h11.Data():
                     left -= len(event.data)
@@ -157,7 +155,7 @@ class Fetcher:
                         raise self._too_large()
                     chunks.append(bytes(event.data))
                 case h11.EndOfMessage():
-                    return _FetchedHead(200, body=b"".join(chunks))
+                    return _Fetched(200, body=b"".join(chunks))
 
     def _check(self, headers: dict[str, str], kind: str) -> None:
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -177,7 +175,7 @@ def _headers(response: h11.Response) -> dict[str, str]:
     return {name.decode(): text.decode("latin-1") for name, text in response.headers}
 
 
-def _request(connection: h11.Connection, target: AllowedTarget) -> bytes:
+def _request(connection: h11.Connection, target: UrlTarget) -> bytes:
     headers = [
         ("Host", target.authority),
         ("User-Agent", "llamapool"),

@@ -22,15 +22,15 @@ _DROP_BYTES = 256 * 1024
 
 
 _Sessions = dict[str, StreamSession]
-"""Of one key by conversation id, the one that began first first."""
+"""The sessions of one key by conversation id, in the order in which they began."""
 
 
 class StreamSessions:
     """Owns the sessions; belongs to the event loop."""
 
     def __init__(self, limits: LimitsConfig, keep_s: float = KEEP_S) -> None:
-        self._most = limits.kept_streams
-        self._most_of_key = limits.kept_streams_of_key
+        self._max_streams = limits.kept_streams
+        self._max_streams_of_key = limits.kept_streams_of_key
         self._max_bytes = limits.kept_mib * _MIB
         self._keep_s = keep_s
         self._of_key: dict[str, _Sessions] = {}
@@ -51,16 +51,16 @@ class StreamSessions:
     @property
     def is_on(self) -> bool:
         """Whether any stream is kept."""
-        return self._most > 0
+        return self._max_streams > 0
 
     def begin(self, key: str, conversation_id: str) -> StreamSession:
         """Keep a new stream; one of this id is ended. Raises `TaskError` if there is no room."""
         self.end(key, conversation_id)
         own = self._of_key.get(key, {})
-        if key and len(own) >= self._most_of_key and not self._forget_one({key: own}):
+        if key and len(own) >= self._max_streams_of_key and not self._forget_one({key: own}):
             message = f"The key keeps {len(own)} streams that all run, as many as it may"
             raise _full(message, "kept_streams_of_key")
-        if len(self) >= self._most and not self._forget_one(self._of_key):
+        if len(self) >= self._max_streams and not self._forget_one(self._of_key):
             message = f"The server keeps {len(self)} streams that all run, as many as it can"
             raise _full(message, "kept_streams")
         session = StreamSession(key, conversation_id)

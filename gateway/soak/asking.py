@@ -69,7 +69,7 @@ async def ask(
     timeout_s: float = 60.0,
     on_piece: Callable[[], object] = lambda: None,
 ) -> RequestOutcome:
-    """Send one request on a connection of its own and hear it to its end."""
+    """Send one request on a connection of its own and read its whole answer."""
     outcome = RequestOutcome(request, time.perf_counter())
     try:
         async with asyncio.timeout(timeout_s):

@@ -9,8 +9,8 @@ from gateway.soak.faults import SOAK_FAULTS, SoakFault
 from gateway.soak.ledger import FaultRow, row_of
 from gateway.soak.scene import FAR, ExpectedAnswers, PoolShape, Scene, pool_under_load
 
-_DEATHS, _WINDOW_S = 3, 300.0
-"""The supervisor sets a process aside after five deaths in this time: a soak stays below."""
+_MAX_DEATHS, _WINDOW_S = 3, 300.0
+"""Maximum deaths of a process within a window; the supervisor quarantines it after five."""
 _GROWTH_MIB_PER_MINUTE = 1.0
 _TABLES_MIB = 16.0
 """Room for tables that are bounded and fill with use, such as the last requests."""
@@ -32,7 +32,7 @@ class SoakPlan:
     """A client whose connection was cut asks again so often; only a gateway's death needs it."""
     faults: tuple[SoakFault, ...] = SOAK_FAULTS
     n_faults: int = 0
-    """Faults at least, however long they take."""
+    """Minimum number of faults; the run goes on past `seconds` until it is reached."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Deaths:
         """Return whether a process may be killed again."""
         recent = [at for at in self.at_s[name] if now_s - at < _WINDOW_S]
         self.at_s[name] = recent
-        return len(recent) < _DEATHS
+        return len(recent) < _MAX_DEATHS
 
 
 async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:

@@ -9,14 +9,13 @@ import argparse
 import contextlib
 import os
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from benchmarks.processes import free_port
+from benchmarks.processes import free_port, wait_until_ok
 from tests.parity import recording
 from tests.parity.ask import ask
 from tests.parity.cases import Case
@@ -68,12 +67,8 @@ def running(command: list[str]) -> Iterator[httpx.Client]:
     }
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
     try:
+        wait_until_ok(process, f"http://127.0.0.1:{port}/health")
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
-            while True:
-                with contextlib.suppress(httpx.HTTPError):
-                    if client.get("/health").status_code == 200:
-                        break
-                time.sleep(0.1)
             yield client
     finally:
         process.kill()

@@ -68,7 +68,7 @@ def _losses(metrics: Metrics, view: PoolView) -> Iterable[tuple[tuple[str, str],
 
 
 def _from_zero(known: Iterable[T], counted: Mapping[T, float]) -> Iterable[tuple[T, float]]:
-    """Return what was counted, and nothing for what is known and was not."""
+    """Return all counts, with 0 for known labels without one."""
     return {**dict.fromkeys(known, 0), **counted}.items()
 
 

@@ -2,20 +2,20 @@
 
 import pytest
 
-from gateway.media.allow import Allowed, AllowedTarget, read_url
+from gateway.media.allow import Allowed, UrlTarget, read_url
 from protocol.errors import ConfigError
 
 
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("http://A.test", AllowedTarget("http", "a.test", 80, "/")),
-        ("https://a.test./x%20y?q=1#f", AllowedTarget("https", "a.test", 443, "/x%20y?q=1")),
-        ("http://a.test:8000/", AllowedTarget("http", "a.test", 8000, "/")),
-        ("http://[::1]:80/x", AllowedTarget("http", "::1", 80, "/x")),
+        ("http://A.test", UrlTarget("http", "a.test", 80, "/")),
+        ("https://a.test./x%20y?q=1#f", UrlTarget("https", "a.test", 443, "/x%20y?q=1")),
+        ("http://a.test:8000/", UrlTarget("http", "a.test", 8000, "/")),
+        ("http://[::1]:80/x", UrlTarget("http", "::1", 80, "/x")),
     ],
 )
-def test_a_url_is_taken_apart(url: str, target: AllowedTarget) -> None:
+def test_a_url_is_taken_apart(url: str, target: UrlTarget) -> None:
     assert read_url(url) == target
 
 

@@ -29,7 +29,7 @@ class Draws:
         bounds = np.cumsum(weighted / np.cumsum(weighted)[-1])
         bounds[-1] = 1.0
         self.n += 1
-        return int(np.searchsorted(bounds, self._unit()))
+        return int(np.searchsorted(bounds, self.unit()))
 
     def skip(self, n: int) -> None:
         """Draw `n` numbers and drop them."""
@@ -37,7 +37,7 @@ class Draws:
             self._generator.bytes(_BYTES * n)
         self.n += n
 
-    def _unit(self) -> float:
+    def unit(self) -> float:
         """`std::generate_canonical<double, 53>`: at least 0, less than 1."""
         number = int.from_bytes(self._generator.bytes(_BYTES), "little") / 2**64
         return number if number < 1.0 else math.nextafter(1.0, 0.0)
