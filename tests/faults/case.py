@@ -40,8 +40,6 @@ class FaultCase:
     """It mounts something or sets limits of memory; otherwise it is left out."""
     is_shared: bool = False
     """It runs in `make test` too."""
-    waits_for: str = ""
-    """Why it fails today; the test fails once it no longer does."""
 
     def __str__(self) -> str:
         return self.name

@@ -13,9 +13,8 @@ from gateway.soak.gate import GateAddress, LinkConditions, TcpGate
 
 
 @asynccontextmanager
-async def echo(listen: GateAddress | None = None) -> AsyncIterator[TcpGate]:
-    """A gate before a server that sends back what comes."""
-
+async def echo(listen: GateAddress | None = None) -> AsyncIterator[tuple[TcpGate, GateAddress]]:
+    """A gate, and its address, before a server that sends back what comes."""
     answering = set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -28,29 +27,22 @@ async def echo(listen: GateAddress | None = None) -> AsyncIterator[TcpGate]:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     gate = TcpGate(GateAddress(port=server.sockets[0].getsockname()[1]), listen)
-    address = await gate.open()
-    gate_addresses[gate] = address
     try:
-        yield gate
+        yield gate, await gate.open()
     finally:
         await gate.close()
         server.close()
         await asyncio.gather(*filter(None, answering))
-        del gate_addresses[gate]
 
 
-gate_addresses: dict[TcpGate, GateAddress] = {}
-
-
-async def dial(gate: TcpGate) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    address = gate_addresses[gate]
+async def dial(address: GateAddress) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     if address.path:
         return await asyncio.open_unix_connection(address.path)
     return await asyncio.open_connection(address.host, address.port)
 
 
-async def sent(gate: TcpGate, data: bytes) -> bytes:
-    reader, writer = await dial(gate)
+async def sent(address: GateAddress, data: bytes) -> bytes:
+    reader, writer = await dial(address)
     writer.write(data)
     got = await asyncio.wait_for(reader.readexactly(len(data)), 10)
     writer.close()
@@ -58,27 +50,27 @@ async def sent(gate: TcpGate, data: bytes) -> bytes:
 
 
 async def test_relays_everything_in_order() -> None:
-    async with echo() as gate:
+    async with echo() as (_, address):
         data = bytes(range(256)) * 4000
-        assert await sent(gate, data) == data
+        assert await sent(address, data) == data
 
 
 async def test_relays_unix_sockets(tmp_path: Path) -> None:
-    async with echo(GateAddress(path=str(tmp_path / "gate"))) as gate:
-        assert await sent(gate, b"hello") == b"hello"
+    async with echo(GateAddress(path=str(tmp_path / "gate"))) as (_, address):
+        assert await sent(address, b"hello") == b"hello"
 
 
 async def test_slices_and_delays() -> None:
-    async with echo() as gate:
+    async with echo() as (gate, address):
         gate.conditions = LinkConditions(latency_s=0.05, slice_bytes=1)
         start_s = time.monotonic()
-        assert await sent(gate, b"x" * 100) == b"x" * 100
+        assert await sent(address, b"x" * 100) == b"x" * 100
         assert time.monotonic() - start_s >= 0.1
 
 
 async def test_stall_holds_and_loses_nothing() -> None:
-    async with echo() as gate:
-        reader, writer = await dial(gate)
+    async with echo() as (gate, address):
+        reader, writer = await dial(address)
         writer.write(b"a")
         assert await reader.readexactly(1) == b"a"
         gate.stall()
@@ -92,8 +84,8 @@ async def test_stall_holds_and_loses_nothing() -> None:
 
 @pytest.mark.parametrize("is_reset", [False, True])
 async def test_cut_ends_connections_and_refuses_until_healed(is_reset: bool) -> None:
-    async with echo() as gate:
-        reader, writer = await dial(gate)
+    async with echo() as (gate, address):
+        reader, writer = await dial(address)
         writer.write(b"a")
         await reader.readexactly(1)
         if is_reset:
@@ -105,14 +97,14 @@ async def test_cut_ends_connections_and_refuses_until_healed(is_reset: bool) -> 
             assert await reader.read() == b""
         writer.close()
         with pytest.raises((asyncio.IncompleteReadError, OSError)):
-            await sent(gate, b"x")
+            await sent(address, b"x")
         gate.heal()
-        assert await sent(gate, b"x") == b"x"
+        assert await sent(address, b"x") == b"x"
 
 
 async def test_flips_exactly_one_bit() -> None:
-    async with echo() as gate:
+    async with echo() as (gate, address):
         gate.flip()
-        got = await sent(gate, bytes(1000))
+        got = await sent(address, bytes(1000))
         assert sum(byte.bit_count() for byte in got) == 1
-        assert await sent(gate, bytes(1000)) == bytes(1000)
+        assert await sent(address, bytes(1000)) == bytes(1000)

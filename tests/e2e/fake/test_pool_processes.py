@@ -276,16 +276,14 @@ def narrow(serve_all: Serve) -> Served:
 
 
 def test_client_that_leaves_its_stream_frees_the_slot(narrow: Served) -> None:
-    served = narrow
-    with served.stream("endless", n_predict=100_000) as stream:
+    with narrow.stream("endless", n_predict=100_000) as stream:
         next(stream)
-        assert not served.is_idle()
-    assert eventually(served.is_idle)
+        assert not narrow.is_idle()
+    assert eventually(narrow.is_idle)
 
 
 def test_client_that_leaves_while_it_waits_frees_the_slot(narrow: Served) -> None:
-    served = narrow
     with pytest.raises(httpx.ReadTimeout):
         body = {"prompt": "endless", "n_predict": 100_000}
-        httpx.post(f"{served.url}/completion", json=body, timeout=0.5)
-    assert eventually(served.is_idle)
+        httpx.post(f"{narrow.url}/completion", json=body, timeout=0.5)
+    assert eventually(narrow.is_idle)

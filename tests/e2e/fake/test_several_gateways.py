@@ -36,7 +36,7 @@ slots = true
 """
 
 
-class Site:
+class GatewayProcess:
     """A gateway of the pair, and its clients."""
 
     def __init__(self, folder: Path, number: int) -> None:
@@ -81,69 +81,72 @@ class Site:
         self.process.close()
 
 
+Pair = tuple[GatewayProcess, GatewayProcess]
+
+
 @contextmanager
-def paired(folder: Path) -> Iterator[tuple[Site, Site]]:
+def paired(folder: Path) -> Iterator[Pair]:
     """Run two gateways and four workers that dial both."""
     config = folder / "pool.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
-        pair = Site(folder, 0), Site(folder, 1)
-        for site in pair:
-            stack.callback(site.close)
-        dialled = [word for site in pair for word in ("--connect", site.endpoint)]
+        pair = GatewayProcess(folder, 0), GatewayProcess(folder, 1)
+        for gateway in pair:
+            stack.callback(gateway.close)
+        dialled = [word for gateway in pair for word in ("--connect", gateway.endpoint)]
         for number in range(1, N_WORKERS + 1):
             named = ("--name", f"w-{number}", *dialled)
             worker = Process(python("-m", "worker.cli", "worker", "--config", str(config), *named))
             stack.callback(worker.close)
-        for site in pair:
-            assert eventually(partial(has_all, site), 30), site.process.text
+        for gateway in pair:
+            assert eventually(partial(has_all, gateway), 30), gateway.process.text
         yield pair
 
 
 @pytest.fixture
-def doomed(tmp_path: Path) -> Iterator[tuple[Site, Site]]:
+def doomed(tmp_path: Path) -> Iterator[Pair]:
     """A pair of which the test kills one while it has every slot."""
     with paired(tmp_path) as pair:
         yield pair
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Site]]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A pair for all tests that leave both."""
     with paired(tmp_path_factory.mktemp("pair")) as pair:
         yield pair
 
 
 @pytest.fixture
-def sites(shared: tuple[Site, Site]) -> tuple[Site, Site]:
+def gateways(shared: Pair) -> Pair:
     """The pair, when both are there and nothing runs on it any more."""
-    for site in shared:
-        site.restore()
+    for gateway in shared:
+        gateway.restore()
     assert eventually(lambda: all(map(has_all, shared)), 30)
     return shared
 
 
-def has_all(site: Site) -> bool:
+def has_all(gateway: GatewayProcess) -> bool:
     """Tell whether a gateway knows of every slot, and of none that is busy."""
-    return bool(site.get("/health").get("slots_idle") == N_WORKERS * N_SLOTS)
+    return bool(gateway.get("/health").get("slots_idle") == N_WORKERS * N_SLOTS)
 
 
-def at_once(n: int, site: Site, n_predict: int) -> list[dict[str, Any]]:
+def at_once(n: int, gateway: GatewayProcess, n_predict: int) -> list[dict[str, Any]]:
     """Ask so many times at once; return all answers."""
     with ThreadPoolExecutor(n) as pool:
-        asked = [pool.submit(site.complete, n_predict=n_predict) for _ in range(n)]
+        asked = [pool.submit(gateway.complete, n_predict=n_predict) for _ in range(n)]
         return [one.result(60) for one in asked]
 
 
-def test_either_gateway_can_use_every_slot(sites: tuple[Site, Site]) -> None:
-    for site in sites:
-        answers = at_once(N_WORKERS * N_SLOTS, site, 60)
+def test_either_gateway_can_use_every_slot(gateways: Pair) -> None:
+    for gateway in gateways:
+        answers = at_once(N_WORKERS * N_SLOTS, gateway, 60)
         assert Counter(one["id_slot"] for one in answers) == dict.fromkeys(range(8), 1)
-        assert eventually(lambda: all(map(has_all, sites)))
+        assert eventually(lambda: all(map(has_all, gateways)))
 
 
-def test_a_gateway_shows_the_tasks_of_the_other(sites: tuple[Site, Site]) -> None:
-    one, other = sites
+def test_a_gateway_shows_the_tasks_of_the_other(gateways: Pair) -> None:
+    one, other = gateways
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(one.complete, n_predict=100)
         assert eventually(lambda: other.get("/health")["slots_processing"] == 1)
@@ -151,18 +154,18 @@ def test_a_gateway_shows_the_tasks_of_the_other(sites: tuple[Site, Site]) -> Non
         assert other.busy() == one.busy() == {running.result(30)["id_slot"]}
 
 
-def test_both_serve_more_than_fits_and_nobody_starves(sites: tuple[Site, Site]) -> None:
+def test_both_serve_more_than_fits_and_nobody_starves(gateways: Pair) -> None:
     start = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(at_once, 24, site, 20) for site in sites]
+        both = [pool.submit(at_once, 24, gateway, 20) for gateway in gateways]
         answers = [answer for one in both for answer in one.result(60)]
     assert len(answers) == 48 and all(one["tokens_predicted"] == 20 for one in answers)
     # 48 tasks of 0.4 s on 8 slots.
     assert time.monotonic() - start < 20
-    assert eventually(lambda: all(map(has_all, sites)))
+    assert eventually(lambda: all(map(has_all, gateways)))
 
 
-def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Site]) -> None:
+def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: Pair) -> None:
     one, other = doomed
     with ThreadPoolExecutor(16) as pool:
         lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
@@ -178,14 +181,14 @@ def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: tuple[Site, Si
     assert len({answer["id_slot"] for answer in answers}) == 8
 
 
-def test_settings_are_the_same_at_all_gateways(sites: tuple[Site, Site]) -> None:
-    one, other = sites
+def test_settings_are_the_same_at_all_gateways(gateways: Pair) -> None:
+    one, other = gateways
     one.complete(n_predict=1, system_prompt=system("Brief"))
     assert eventually(lambda: name_at(other) == "Brief")
     with ThreadPoolExecutor(2) as pool:
         asked = [
-            pool.submit(site.complete, n_predict=1, system_prompt=system(f"Gateway {n}"))
-            for n, site in enumerate(sites)
+            pool.submit(gateway.complete, n_predict=1, system_prompt=system(f"Gateway {n}"))
+            for n, gateway in enumerate(gateways)
         ]
         for answer in asked:
             answer.result(30)
@@ -198,9 +201,9 @@ def test_settings_are_the_same_at_all_gateways(sites: tuple[Site, Site]) -> None
     assert eventually(lambda: name_at(one) == settled), "it learns them from the workers"
 
 
-def name_at(site: Site) -> str:
+def name_at(gateway: GatewayProcess) -> str:
     """Return the assistant's name of the system prompt that a gateway shows."""
-    shown = site.get("/props")
+    shown = gateway.get("/props")
     return str(shown.get("assistant_name", ""))
 
 

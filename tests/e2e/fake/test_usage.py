@@ -30,7 +30,7 @@ def test_the_usage_of_all_gateways_outlives_them(serve: Serve, tmp_path: Path) -
         found: dict[str, int] = served.client.get("/admin/usage", headers=headers).json()["total"]
         return found
 
-    eventually(lambda: total()["requests"] == 12)
+    assert eventually(lambda: total()["requests"] == 12)
     assert total()["completion_tokens"] == sum(one["tokens_predicted"] for one in told) == 96
     assert total()["prompt_tokens"] == sum(one["tokens_evaluated"] for one in told)
     served.close()
@@ -39,17 +39,16 @@ def test_the_usage_of_all_gateways_outlives_them(serve: Serve, tmp_path: Path) -
         assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-def test_an_id_stands_in_the_lines_of_all_processes(serve: Serve) -> None:
-    served = serve({"fake_step_ms": 2})
-    served.close()
-    served.config.write_text(served.config.read_text() + "[log]\nverbosity = 5\n")
-    again = Served(python("-m", "worker.cli", "serve", "--config", str(served.config)))
+def test_an_id_stands_in_the_lines_of_all_processes(tmp_path: Path) -> None:
+    config = tmp_path / "pool.toml"
+    config.write_text('[gateway]\nport = 0\n[[worker]]\nbackend = "fake"\n[log]\nverbosity = 5\n')
+    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     try:
-        again.wait_until_ready()
+        served.wait_until_ready()
         body = {"prompt": "Hello", "n_predict": 4}
-        answer = again.client.post("/completion", json=body, headers={"X-Request-Id": "my-1"})
+        answer = served.client.post("/completion", json=body, headers={"X-Request-Id": "my-1"})
         assert answer.headers["x-request-id"] == "my-1"
-        again.wait_for(r"task taken task=\d+ attempt=0 request_id=my-1")
-        again.wait_for("request done request_id=my-1")
+        served.wait_for(r"task taken task=\d+ attempt=0 request_id=my-1")
+        served.wait_for("request done request_id=my-1")
     finally:
-        again.close()
+        served.close()

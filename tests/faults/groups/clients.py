@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import resource
+import json
 import socket
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from gateway.soak.pool import SoakPool
 from gateway.soak.requests import SoakRequest
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
+from tests.faults.groups.handshakes import raised_limit
 from tests.hostile.attack import attack
 from tests.hostile.case import Target
 from tests.hostile.corpus import GROUPS
@@ -42,7 +43,7 @@ async def hang_ups_of_whole_answers(scene: Scene) -> None:
 
 async def readers_that_do_not_read(scene: Scene) -> None:
     body = {"prompt": "Nobody reads", "n_predict": 20_000, "ignore_eos": True, "stream": True}
-    raw = _request("/completion", repr(body).replace("'", '"').replace("True", "true"))
+    raw = _request("/completion", json.dumps(body))
     async with Connected(scene, 6) as sockets:
         for one in sockets:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -65,14 +66,13 @@ async def slow_senders(scene: Scene) -> None:
 
 
 async def idle_connections(scene: Scene) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * _N_IDLE)), hard))
     before = scene.pool.resident_mib()
-    async with Connected(scene, _N_IDLE):
-        await scene.load.answers(20)
-        name = scene.pool.gateways[0]
-        kib = (scene.pool.resident_mib()[name] - before[name]) * 1024 / _N_IDLE
-        scene.expect(kib < 40, f"{kib:.0f} KiB for each idle connection")
+    with raised_limit(2 * _N_IDLE):
+        async with Connected(scene, _N_IDLE):
+            await scene.load.answers(20)
+            name = scene.pool.gateways[0]
+            kib = (scene.pool.resident_mib()[name] - before[name]) * 1024 / _N_IDLE
+            scene.expect(kib < 40, f"{kib:.0f} KiB for each idle connection")
 
 
 async def flood(scene: Scene) -> None:

@@ -54,7 +54,7 @@ async def strangers_at_the_door(scene: Scene) -> None:
             stack.enter_context(_dealers(port, prepare))
         await _noise(scene, port)
         await scene.load.answers(8)
-        with _raised_limit():
+        with raised_limit(2 * _N_SILENT):
             await _silence(scene, port)
     n_failed = await scene.pool.metric(_FAILED)
     n_min = 2 * _N_PEERS + _N_NOISE + _N_SILENT
@@ -102,10 +102,10 @@ async def _noise(scene: Scene, port: int) -> None:
 
 
 @contextmanager
-def _raised_limit() -> Iterator[None]:
-    """Let this process have as many descriptors as it may."""
+def raised_limit(n: int) -> Iterator[None]:
+    """Let this process open `n` descriptors, if it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2 * _N_SILENT)), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, n)), hard))
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import DataReceived, Event, RemoteSettingsChanged, ResponseReceived, StreamEnded
+from h2.events import DataReceived, Event, ResponseReceived, StreamEnded
 from h2.events import StreamReset as StreamWasReset
 from h2.exceptions import StreamClosedError
 from h2.settings import SettingCodes
@@ -78,8 +78,6 @@ class _Http2:
                         self.http.increment_flow_control_window(min(length, gives), stream)
             case StreamEnded(stream_id=stream) | StreamWasReset(stream_id=stream):
                 self.ended.add(stream)
-            case RemoteSettingsChanged():
-                pass
 
 
 @asynccontextmanager

@@ -16,23 +16,21 @@ from gateway.soak.network_faults import (
     gate_of,
     rejoined,
 )
-from gateway.soak.scene import PoolShape, Scene
+from gateway.soak.scene import FAR, PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
 from tests.hostile.wire_frames import attack_wire
 
-FAR = PoolShape(n_workers=1).with_far()
+FAR_POOL = PoolShape(n_workers=1).with_far()
 """One worker beside the gateway, and one named `far` behind a gate."""
-
-
 FAR_TCP = replace(
-    FAR,
+    FAR_POOL,
     gated="tcp",
     gateway={
         "bind": ["tcp://127.0.0.1:{bind_port}"],
         "curve_key_file": "{folder}/keys/gateway.key",
         "worker_keys": "{folder}/keys",
     },
-    more=FAR.more.replace("ipc://{folder}/gate.sock", "tcp://127.0.0.1:{gate_port}")
+    more=FAR_POOL.more.replace("ipc://{folder}/gate.sock", "tcp://127.0.0.1:{gate_port}")
     + 'curve_key_file = "{folder}/keys/far.key"\n'
     + 'gateway_keys = ["{folder}/keys/gateway.pub"]\n',
 )
@@ -41,7 +39,7 @@ FAR_TCP = replace(
 
 def on_far(inject: Callable[[Scene, str], Awaitable[None]]) -> Inject:
     """A fault that a soak draws, done to the worker behind the gate."""
-    return lambda scene: inject(scene, "far")
+    return lambda scene: inject(scene, FAR)
 
 
 async def resets(scene: Scene, name: str) -> None:
@@ -125,7 +123,7 @@ _PATH = os.environ.get("PYTHONPATH", "") or str(Path(__file__).parents[2])
 
 
 def _case(name: str, what: str, inject: Inject, **more: Any) -> FaultCase:
-    return replace(FaultCase(name=name, what=what, inject=inject, pool=FAR), **more)
+    return replace(FaultCase(name=name, what=what, inject=inject, pool=FAR_POOL), **more)
 
 
 CASES = [
