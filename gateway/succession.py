@@ -101,7 +101,7 @@ async def _count_workers(pool: Pool, notifier: Notifier) -> None:
 
 
 async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
-    """Carry orders out until this process is to end; tell whether another one has taken over."""
+    """Carry orders out until this process is to end; return whether another one has taken over."""
     is_aside = False
     while True:
         order = asyncio.create_task(signals.orders.get())

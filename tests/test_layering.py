@@ -269,7 +269,7 @@ def test_every_constant_of_the_step_policy_names_its_unit_and_source() -> None:
 
 
 def is_number(value: object) -> bool:
-    """Tell whether an expression is made of numbers alone."""
+    """Return whether an expression is made of numbers alone."""
     return isinstance(value, ast.AST) and all(
         isinstance(node, ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop)
         or (isinstance(node, ast.Constant) and isinstance(node.value, int | float))

@@ -45,7 +45,7 @@ def _keys(call: ast.Call) -> list[str]:
 
 
 def _fault(call: ast.Call) -> str:
-    """Say what is wrong with a call; empty if nothing is."""
+    """Return what is wrong with a call; empty if nothing is."""
     assert isinstance(call.func, ast.Attribute)
     event, *rest = call.args[1:] if call.func.attr == "log" else call.args
     if not (isinstance(event, ast.Constant) and isinstance(event.value, str)):

@@ -221,7 +221,7 @@ def _last_part(delta: Delta) -> str:
 
 
 def _is_more(part: str, delta: Delta) -> bool:
-    """Tell whether a delta goes on with this part alone: then it is one event, in every API."""
+    """Return whether a delta goes on with this part alone: then it is one event, in every API."""
     if delta.tool_calls:
         return False
     return not delta.reasoning if part == "text" else part == "reasoning" and not delta.text

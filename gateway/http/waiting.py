@@ -66,7 +66,7 @@ def comment_of(place: QueuePlace) -> bytes:
 
 
 def _waits(streams: Sequence[TaskStream]) -> bool:
-    """Tell whether a choice has not begun and has no slot."""
+    """Return whether a choice has not begun and has no slot."""
     return any(one.task.state is TaskState.WAITING and not one.answer.has_begun for one in streams)
 
 

@@ -68,7 +68,7 @@ class ApiKey:
     """Whether it comes without a name and scopes: as an option, or as a line of a file."""
 
     def allows(self, *names: str) -> bool:
-        """Tell whether it may use a model that has these names."""
+        """Return whether it may use a model that has these names."""
         patterns = self.models
         return not patterns or any(fnmatchcase(name, one) for one in patterns for name in names)
 

@@ -38,7 +38,7 @@ class KeyFileError(ConfigError):
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a text may be the name of a key: it stands in logs and metrics."""
+    """Return whether a text may be the name of a key: it stands in logs and metrics."""
     return bool(_NAME.fullmatch(text))
 
 

@@ -31,7 +31,7 @@ class LoadedModels:
         return shown_model(card, self._created) if card is not None else {}
 
     def sleeps(self, model: str) -> bool:
-        """Tell whether a model's workers sleep."""
+        """Return whether a model's workers sleep."""
         card = self._find(model)
         return card is not None and self._pool.state(card) is ModelState.SLEEPING
 

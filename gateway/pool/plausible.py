@@ -76,7 +76,7 @@ _CARD_SIZES = ("n_params", "size", "n_lora", "n_embd_out")
 
 
 def implausible(message: Message | TaskMessage) -> str:
-    """Say which number of a message cannot be; empty if all is well."""
+    """Return which number of a message cannot be; empty if all is well."""
     look = _LOOKS.get(type(message))
     if look is None:
         return _cost(message) if isinstance(message, Terminal) else ""
@@ -84,12 +84,12 @@ def implausible(message: Message | TaskMessage) -> str:
 
 
 def is_answer(request: TaskMessage, end: Terminal) -> bool:
-    """Tell whether a task may end so: each kind of request has its own answer."""
+    """Return whether a task may end so: each kind of request has its own answer."""
     return isinstance(end, Failed | _ANSWERS.get(type(request), Terminal))
 
 
 def overstated(end: Terminal, n_seen: int) -> str:
-    """Say which number at the end of an answer is larger than what has come of it allows.
+    """Return which number at the end of an answer is larger than what has come of it allows.
 
     It would be charged to the client's key, and count as the usual length of an answer.
     """
@@ -100,7 +100,7 @@ def overstated(end: Terminal, n_seen: int) -> str:
 
 
 def overread(told: TaskMessage, longest: Callable[[], int], n_seen: int) -> str:
-    """Say which number is more than a worker can have read of a request.
+    """Return which number is more than a worker can have read of a request.
 
     It would be charged to the client's key and delay its next requests. `longest` returns the
     longest prompt of the request; it is called only for long prompts.
@@ -161,7 +161,7 @@ def _reported_reading(told: TaskMessage) -> dict[str, int]:
 
 
 def implausible_stats(stats: Stats) -> str:
-    """Say which counter of a worker cannot be; it is no reason to lose the worker."""
+    """Return which counter of a worker cannot be; it is no reason to lose the worker."""
     return _all(stats)
 
 

@@ -247,7 +247,7 @@ class Task:
         return self.started_at is not None
 
     def is_at(self, worker: str, attempt: int) -> bool:
-        """Tell whether this attempt at the worker of this key is the one that counts."""
+        """Return whether this attempt at the worker of this key is the one that counts."""
         return self.worker == worker and self.attempt == attempt
 
     @property

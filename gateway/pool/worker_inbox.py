@@ -240,7 +240,7 @@ class WorkerInbox:
             raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
 
     def _overstated(self, lease: TaskKey, told: m.TaskMessage) -> str:
-        """Say which count is more than a task that somebody waits for can have cost."""
+        """Return which count is more than a task that somebody waits for can have cost."""
         stream = self._streams.by_id.get(lease.id)
         if stream is None:
             return ""

@@ -45,7 +45,7 @@ class StreamKeeper:
         self._send_timeout_s = min(config.limits.send_timeout_s, config.timeout_s)
 
     def wants(self, scope: Scope) -> bool:
-        """Tell whether the stream of a request is to be kept."""
+        """Return whether the stream of a request is to be kept."""
         return self.sessions.is_on and bool(conversation_of(scope))
 
     async def keep(self, handler: Handler, scope: Scope, receive: Receive, send: Send) -> None:

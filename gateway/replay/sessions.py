@@ -82,7 +82,7 @@ class StreamSessions:
         return list(dict.fromkeys(one for sessions in found.values() for one in sessions))
 
     def end(self, key: str, conversation_id: str) -> bool:
-        """End and forget the stream of this id; tells whether there was one."""
+        """End and forget the stream of this id; returns whether there was one."""
         session = self.find(key, conversation_id)
         if session is None:
             return False

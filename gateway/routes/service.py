@@ -170,7 +170,7 @@ class Service:
 
 
 def may_use(scope: Scope, *names: str) -> bool:
-    """Tell whether the key of a request may use the model of these names."""
+    """Return whether the key of a request may use the model of these names."""
     key = key_of(scope)
     return key is None or key.allows(*names)
 

@@ -98,7 +98,7 @@ class UsageDatabase:
                 pass
 
     def _take_chunk(self, path: Path) -> bool:
-        """Take in some lines; tell whether there may be more."""
+        """Take in some lines; return whether there may be more."""
         assert self._connection is not None
         with _transaction(self._connection) as connection:
             row = connection.execute(
@@ -147,7 +147,7 @@ _PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqli
 
 
 def will_pass(error: Exception) -> bool:
-    """Tell whether it may be another time: a full or a failing disk, another program's lock."""
+    """Return whether it may be another time: a full or a failing disk, another program's lock."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)

@@ -200,7 +200,7 @@ class UsageRecorder:
                 self._sweep()
 
     def _clock_was_set(self) -> bool:
-        """Tell whether the system's clock was set since the last look: it may be wrong, then."""
+        """Return whether the system's clock was set since the last look: it may be wrong, then."""
         before, self._clock_offset = self._clock_offset, time.time() - time.monotonic()
         return abs(self._clock_offset - before) > _STEP_S
 

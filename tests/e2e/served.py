@@ -62,7 +62,7 @@ class Served(Process):
             yield events(response)
 
     def is_idle(self) -> bool:
-        """Tell whether every slot is free."""
+        """Return whether every slot is free."""
         response = self.client.get("/slots")
         return response.status_code == 200 and not any(
             slot["is_processing"] for slot in response.json()

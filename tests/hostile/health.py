@@ -32,7 +32,7 @@ def _pids(served: Served) -> list[int]:
 
 
 def leaks(served: Served, before: Footprint, *, spare: int = 3) -> list[str]:
-    """Say what is left after everything has ended, or is missing; empty if all is well."""
+    """Return what is left after everything has ended, or is missing; empty if all is well."""
     found: list[str] = []
     if not eventually(served.is_idle, 20.0):
         found.append(f"slots are busy: {served.client.get('/slots').text[:500]}")

@@ -45,7 +45,7 @@ class Gateway:
         self._router.send_multipart([self.peer, codec.encode(number, messages)])
 
     def poll(self, wait_ms: int = 0) -> bool:
-        """Take everything that has arrived, or that arrives within this time; tell whether."""
+        """Take everything that has arrived, or that arrives within this time; return whether."""
         n_before = len(self.heard)
         while self._router.poll(wait_ms):
             wait_ms = 0

@@ -119,7 +119,7 @@ class Stage:
         return [found(one)[0] for one in ids]
 
     def text(self, task_id: int) -> str:
-        """Say what was generated for a task."""
+        """Return what was generated for a task."""
         said = of_task(self.gateway.heard, task_id)
         return "".join(one.text for one in said if isinstance(one, m.Delta))
 

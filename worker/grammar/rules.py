@@ -87,7 +87,7 @@ def constant(value: Any) -> str:
 
 
 def is_many(body: str) -> bool:
-    """Say whether something in a body is repeated so often that a group must not hold it."""
+    """Return whether something in a body is repeated so often that a group must not hold it."""
     return _MANY_INSIDE.search(body) is not None
 
 

@@ -53,7 +53,7 @@ class SpecialTexts:
         return next((n for n in self._lengths if data[at : at + n] in self._texts), 0)
 
     def _is_whole(self, data: bytes, begin: int, end: int) -> bool:
-        """Tell whether llama.cpp finds this very token, and nothing reaches beyond it.
+        """Return whether llama.cpp finds this very token, and nothing reaches beyond it.
 
         Some tokens take the white space that follows with them.
         """

@@ -28,7 +28,7 @@ def read_prompts(body: Mapping[str, Any], n_vocab: int) -> tuple[Prompt, ...]:
 
 
 def is_several(value: Any) -> bool:
-    """Tell whether a value is an array of prompts; an array with a number in it is one prompt."""
+    """Return whether a value is an array of prompts; an array with a number in it is one prompt."""
     return isinstance(value, list) and not any(
         isinstance(item, int | float) and not isinstance(item, bool) for item in value
     )

@@ -79,7 +79,7 @@ class ChatReply:
         return b"".join((*before, chunk))
 
     def _is_text(self, message: Delta) -> bool:
-        """Tell whether a chunk has a text and nothing else, as most have."""
+        """Return whether a chunk has a text and nothing else, as most have."""
         if self._options.n_top >= 0 or message.timings is not None or not message.text:
             return False
         return not (message.reasoning or message.tool_calls)

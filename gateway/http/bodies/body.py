@@ -137,7 +137,7 @@ def _compression(scope: Scope) -> str:
 
 
 def is_far_too_large(scope: Scope, limits: BodyLimits) -> bool:
-    """Tell whether a body says that it is so large that it is not even read to its end."""
+    """Return whether a body says that it is so large that it is not even read to its end."""
     declared = next(
         (
             int(value[:18])

@@ -50,7 +50,7 @@ class UnreadBodyMiddleware:
 
 
 def _brings_body(scope: Scope) -> bool:
-    """Tell whether a body comes over HTTP/1; a stream of HTTP/2 ends without its connection."""
+    """Return whether a body comes over HTTP/1; a stream of HTTP/2 ends without its connection."""
     if scope["type"] != "http" or scope.get("http_version") == "2":
         return False
     return any(

@@ -213,7 +213,7 @@ class Dispatcher:
         return self._assignment.assign_waiting(worker.model, now)
 
     def _is_leaving(self, name: str) -> bool:
-        """Tell whether a worker of this name drains, and none has taken its place."""
+        """Return whether a worker of this name drains, and none has taken its place."""
         leaving = any(one.name == name for one in self._assignment.leaving.values())
         return leaving and all(
             one.name != name or one.state is WorkerState.LEAVING for one in self.workers.values()

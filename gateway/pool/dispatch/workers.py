@@ -196,7 +196,7 @@ class Worker:
         self.n_slotless -= task.spec.is_slotless
 
     def share(self, beat: Heartbeat) -> bool:
-        """Take in what it grants; tell whether it changes where a waiting task may go.
+        """Take in what it grants; return whether it changes where a waiting task may go.
 
         Another gateway that takes its last free slot does: tasks may be sent ahead then.
         """

@@ -144,7 +144,7 @@ class PeerAccess:
         return f"the key {known.path.name} is not for a worker named {name!r}"
 
     def sent_unreadable(self, who: str, now: float) -> bool:
-        """Count a frame that could not be read; tell whether its sender is blocked by now."""
+        """Count a frame that could not be read; return whether its sender is blocked by now."""
         if self._offences.is_blocked(who, now):
             return True
         is_blocked = self._offences.count_unreadable(who, now)
@@ -155,7 +155,7 @@ class PeerAccess:
         return is_blocked
 
     def sent_unaccepted(self, who: str, now: float) -> bool:
-        """Count a frame of a connection that was not accepted; tell whether to cut it."""
+        """Count a frame of a connection that was not accepted; return whether to cut it."""
         if self._offences.is_blocked(who, now):
             return True
         is_blocked = self._offences.count_unaccepted(who, now)
@@ -183,7 +183,7 @@ class PeerAccess:
         )
 
     def refresh(self, now: float) -> bool:
-        """Read the keys again if they have changed; tell whether they had since the last call."""
+        """Read the keys again if they have changed; return whether they had since the last call."""
         self._look(now)
         has_changed, self._has_changed = self._has_changed, False
         return has_changed

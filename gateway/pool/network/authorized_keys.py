@@ -42,7 +42,7 @@ class AuthorizedKeys:
         self._index()
 
     def refresh(self) -> bool:
-        """Read what has changed since; tell whether there was anything.
+        """Read what has changed since; return whether there was anything.
 
         A file that cannot be read keeps the key that it had: the fault is logged, once a change.
         """

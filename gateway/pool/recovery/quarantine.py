@@ -252,7 +252,7 @@ class Quarantine:
 
 
 def _blocks(other: "Task", task: "Task", now: float) -> bool:
-    """Tell whether a suspect at a worker keeps another one from having its turn there."""
+    """Return whether a suspect at a worker keeps another one from having its turn there."""
     suspect, rival = task.suspect, other.suspect
     assert suspect is not None
     if not other.is_at_worker or rival is None or rival is suspect or not rival.n_deaths:

@@ -52,7 +52,7 @@ class DeferralPolicy:
         return now < task.reserved_until
 
     def keeps(self, task: Task, workers: Mapping[str, Worker], now: float) -> bool:
-        """Tell whether a task is reserved for a busy worker while another one has a free slot."""
+        """Return whether a task is reserved for a busy worker while another one has a free slot."""
         worker = workers.get(task.reserved_for)
         is_busy = worker is not None and worker.is_ready and not worker.n_free
         return is_busy and now < task.reserved_until

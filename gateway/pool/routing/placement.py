@@ -104,7 +104,7 @@ class TaskPlacement:
         return RouteChoice(self._workers[key]) if key is not None else None
 
     def has_other(self, task: Task, now: float) -> bool:
-        """Tell whether a ready worker may run a task that has not failed it."""
+        """Return whether a ready worker may run a task that has not failed it."""
         spec = task.spec
         if spec.worker:
             owner = self._owner(spec, now)

@@ -129,7 +129,7 @@ class RoutingPolicy:
         return self._of_models.get(model, self._unknown).service_s.value
 
     def is_measured(self, model: str) -> bool:
-        """Tell whether it is known how long tasks of a model have their slots."""
+        """Return whether it is known how long tasks of a model have their slots."""
         return self._of_models.get(model, self._unknown).service_s.is_measured
 
     def read_s(self, spec: TaskSpec) -> float:

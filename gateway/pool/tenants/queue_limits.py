@@ -51,7 +51,7 @@ class QueueLimits:
         return self._queue_size or max(_MIN_QUEUE, _QUEUE_PER_SLOT * self._slots.n_slots(model))
 
     def is_full(self, model: str) -> bool:
-        """Tell whether as many tasks of a model wait as may."""
+        """Return whether as many tasks of a model wait as may."""
         return self._queue.depth(model) >= self.limit(model)
 
     def displaced_by(self, task: Task) -> tuple[Task, TaskError]:

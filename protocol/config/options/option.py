@@ -92,13 +92,13 @@ class Option:
 
     @property
     def is_switch(self) -> bool:
-        """Tell whether the option takes no argument."""
+        """Return whether the option takes no argument."""
         is_boolean = self.row.kind in (bool, bool | None) and self.parse is None
         return self.value is not None or is_boolean
 
     @property
     def repeats(self) -> bool:
-        """Tell whether the option may be given several times, each adding to the field."""
+        """Return whether the option may be given several times, each adding to the field."""
         return typing.get_origin(self.row.kind) is tuple and self.field not in _REPLACING
 
     @property

@@ -102,7 +102,7 @@ def test_killed_worker_comes_back_and_others_go_on(serve: Serve) -> None:
 
 
 def outcome(future: Any) -> str:
-    """Say how a stream of 60 tokens ended."""
+    """Return how a stream of 60 tokens ended."""
     try:
         last = future.result(60)[-1]
     except httpx.RemoteProtocolError:

@@ -127,7 +127,7 @@ def gateways(shared: Pair) -> Pair:
 
 
 def has_all(gateway: GatewayProcess) -> bool:
-    """Tell whether a gateway knows of every slot, and of none that is busy."""
+    """Return whether a gateway knows of every slot, and of none that is busy."""
     return bool(gateway.get("/health").get("slots_idle") == N_WORKERS * N_SLOTS)
 
 

@@ -117,7 +117,7 @@ def _of(shape: FieldShape) -> Any:
 
 
 def bounded(shape: FieldShape) -> bool:
-    """Tell whether everything about a shape has a finite bound."""
+    """Return whether everything about a shape has a finite bound."""
     own = [
         getattr(shape, name) for name in ("low", "high", "most", "depth") if hasattr(shape, name)
     ]

@@ -19,7 +19,7 @@ _CONTINUE = re.compile(rb"HTTP/1.1 100 .*?\r\n\r\n", re.DOTALL)
 
 
 def faults_of(outcome: Outcome, key: str = "", *, bound_s: float) -> list[str]:
-    """Say what is wrong; `key` is the field that must be named if the request is refused."""
+    """Return what is wrong; `key` is the field that must be named if the request is refused."""
     case, status = outcome.case, outcome.status
     if outcome.is_hung:
         return ["no end of the answer"]

@@ -48,7 +48,7 @@ def _unequal(theirs: Any, ours: Any, path: str, skipped: frozenset[str]) -> Iter
 
 
 def _is_told_early(key: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Tell whether it is what llama-server adds to some pieces of a stream.
+    """Return whether it is what llama-server adds to some pieces of a stream.
 
     The times to the last piece before an end, and a token 0 to pieces that have none.
     """

@@ -83,7 +83,7 @@ def rest(rig: Rig, task: EngineTask, begun: Begun) -> tuple[list[Delta], Done]:
 
 
 def same(one: Done, other: Done) -> bool:
-    """Tell whether two ends say the same, but for what took how long and where."""
+    """Return whether two ends say the same, but for what took how long and where."""
     fields = (
         *("finish", "stopping_word", "truncated", "has_new_line", "n_prompt", "n_cached"),
         *("n_predicted", "biases", "stops", "backend_sampling"),

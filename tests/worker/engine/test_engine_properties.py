@@ -72,7 +72,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.rig.turn()
 
     def has_commands(self) -> bool:
-        """Tell whether the engine has not heard of something yet."""
+        """Return whether the engine has not heard of something yet."""
         return not self.rig.engine._commands.empty()
 
     @invariant()

@@ -34,7 +34,7 @@ class BlockChain(NamedTuple):
         return BlockChain(self.blocks[: BLOCK_BYTES * n_blocks], n)
 
     def begins_with(self, other: "BlockChain") -> bool:
-        """Tell whether all blocks of another chain are the first of this one."""
+        """Return whether all blocks of another chain are the first of this one."""
         return self.blocks.startswith(other.blocks)
 
 

@@ -369,7 +369,7 @@ def _cover(one: CharSet) -> tuple[bytes, bytes]:
 
 
 def _covers_byte(one: CharSet, byte: int) -> bool | None:
-    """Tell whether all characters that begin with a byte belong to a set; None is some."""
+    """Return whether all characters that begin with a byte belong to a set; None is some."""
     value, n_left = _first(byte)
     if n_left < 0 or byte == 0:
         return False

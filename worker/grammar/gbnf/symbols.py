@@ -57,7 +57,7 @@ class CharSet(NamedTuple):
         return self.covers(char, char) is True
 
     def covers(self, low: int, high: int) -> bool | None:
-        """Tell whether all characters of a range belong to the set, or none; None is some."""
+        """Return whether all characters of a range belong to the set, or none; None is some."""
         i = bisect_right(self.ranges, (low, _LAST)) - 1
         if i >= 0 and self.ranges[i][1] >= high:
             return not self.is_negated

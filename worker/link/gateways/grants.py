@@ -125,7 +125,7 @@ class Grants:
             self._shares[number].is_retired = is_retired
 
     def has(self, key: TaskKey) -> bool:
-        """Tell whether this very attempt is here."""
+        """Return whether this very attempt is here."""
         share = self._shares.get(key.connection)
         return share is not None and key in share.held
 

@@ -159,24 +159,24 @@ BUILDERS: dict[str, Builder] = {
 
 
 def has_penalties(p: SamplingParams) -> bool:
-    """Tell whether the penalties change anything."""
+    """Return whether the penalties change anything."""
     neutral = (p.repeat_penalty, p.presence_penalty, p.frequency_penalty) == (1.0, 0.0, 0.0)
     return "penalties" in p.samplers and p.repeat_last_n != 0 and not neutral
 
 
 def has_dry(p: SamplingParams) -> bool:
-    """Tell whether DRY changes anything."""
+    """Return whether DRY changes anything."""
     is_on = p.dry_multiplier > 0 and p.dry_base >= 1 and p.dry_penalty_last_n != 0
     return "dry" in p.samplers and is_on
 
 
 def has_xtc(p: SamplingParams) -> bool:
-    """Tell whether XTC may drop tokens."""
+    """Return whether XTC may drop tokens."""
     return p.xtc_probability > 0 and p.xtc_threshold <= 0.5
 
 
 def is_greedy(p: SamplingParams) -> bool:
-    """Tell whether the chain always chooses the likeliest token."""
+    """Return whether the chain always chooses the likeliest token."""
     reorders = has_penalties(p) or has_dry(p) or ("xtc" in p.samplers and p.xtc_probability > 0)
     drops_best = "typ_p" in p.samplers and p.typical_p < 1
     plain = p.mirostat == 0 and not reorders and not drops_best and "infill" not in p.samplers
@@ -257,7 +257,7 @@ def _last(
 
 
 def draws(p: SamplingParams) -> bool:
-    """Tell whether llama.cpp's own `dist` chooses, which draws once for each choice."""
+    """Return whether llama.cpp's own `dist` chooses, which draws once for each choice."""
     return not is_greedy(p) and p.mirostat == 0 and _no_adaptive(p)
 
 

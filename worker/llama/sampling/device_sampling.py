@@ -69,7 +69,7 @@ _ABLE = frozenset({"penalties", "top_k", "top_p", "min_p", "temperature"})
 
 
 def fits(p: SamplingParams, device: Device, biases: Sequence[tuple[int, float]] = ()) -> bool:
-    """Tell whether a chain chooses on the device just what it would choose on the host."""
+    """Return whether a chain chooses on the device just what it would choose on the host."""
     banned = [*(token for token, _ in biases), *device.suppressed]
     # On the device the last bias of a token counts, on the host they add up.
     if len(set(banned)) != len(banned) or len(banned) >= device.n_vocab:
@@ -99,7 +99,7 @@ def _is_moderate(p: SamplingParams) -> bool:
 
 
 def _is_in_order(p: SamplingParams, stages: Sequence[str]) -> bool:
-    """Tell whether each stage comes once, top-k before all else that leaves candidates out.
+    """Return whether each stage comes once, top-k before all else that leaves candidates out.
 
     llama.cpp aborts where one sorts what was sorted before, or wants more than there are.
     """

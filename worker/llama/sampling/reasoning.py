@@ -136,7 +136,7 @@ class _Finder:
 
 
 def _is_whole(piece: bytes) -> bool:
-    """Tell whether bytes end with a character's end."""
+    """Return whether bytes end with a character's end."""
     for n, byte in enumerate(reversed(piece[-4:]), 1):
         if byte & 0xC0 != 0x80:
             expected = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
