@@ -37,8 +37,6 @@ class LinkConditions:
     """Time that each chunk is under way."""
     slice_bytes: int = 0
     """Largest piece that is written at once; 0 is as it came."""
-    bytes_per_s: float = 0.0
-    """Greatest rate of each connection and direction; 0 is unlimited."""
 
 
 class TcpGate:
@@ -228,11 +226,7 @@ class _GatedConnection:
             await self._gate.opened()
             if not data:
                 return
-            conditions = self._gate.conditions
-            size = conditions.slice_bytes or len(data)
+            size = self._gate.conditions.slice_bytes or len(data)
             for start in range(0, len(data), size):
-                piece = data[start : start + size]
-                sink.writer.write(piece)
+                sink.writer.write(data[start : start + size])
                 await sink.writer.drain()
-                if conditions.bytes_per_s:
-                    await asyncio.sleep(len(piece) / conditions.bytes_per_s)

@@ -42,10 +42,8 @@ class SoakLoad:
         self.n_clients = 8
         self.n_retries = 0
         """Times that a client may ask again when its connection was refused or cut."""
-        self.timeout_s = 60.0
         self.compares = True
         """Whether texts must be those of the unbroken run."""
-        self.on_outcome: Callable[[RequestOutcome], object] = lambda _: None
         self._url = url
         self.requests = requests
         self._answers = answers
@@ -105,7 +103,6 @@ class SoakLoad:
             if self.compares:
                 outcome.compare(self._answers[request.name])
             self.outcomes.append(outcome)
-            self.on_outcome(outcome)
             self._changed.set()
             if outcome.ending is not Ending.ANSWERED:
                 await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
@@ -119,7 +116,7 @@ class SoakLoad:
         return await self._ask(client, request)
 
     async def _ask(self, client: Client, request: SoakRequest) -> RequestOutcome:
-        return await ask(client, request, timeout_s=self.timeout_s, on_piece=self._note_piece)
+        return await ask(client, request, on_piece=self._note_piece)
 
     def _note_piece(self) -> None:
         self.n_pieces += 1

@@ -20,6 +20,8 @@ Bound = float | str
 
 CONTEXT_CHARS = "context_chars"
 CONTEXT_TOKENS = "context_tokens"
+MAX_KEY_CHARS = 256
+"""Maximum length of a name that the client chooses for an entry."""
 
 
 class Clamp(Enum):
@@ -239,7 +241,6 @@ class Entries(FieldShape):
 
     value: FieldShape
     max_length: Bound
-    key_chars: int = 256
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if not isinstance(value, dict):
@@ -247,12 +248,12 @@ class Entries(FieldShape):
         if len(value) > bounds[self.max_length]:
             raise bounds.too_long(len(value), "entries", self.max_length, path)
         for key, item in value.items():
-            if len(key) > self.key_chars:
-                raise bounds.too_long(len(key), "characters", self.key_chars, path)
+            if len(key) > MAX_KEY_CHARS:
+                raise bounds.too_long(len(key), "characters", MAX_KEY_CHARS, path)
             self.value.check(item, f"{path}.{key:.80}", bounds)
 
     def describe(self) -> str:
-        return f"{_named(self.max_length)} entries with names of {self.key_chars} characters"
+        return f"{_named(self.max_length)} entries with names of {MAX_KEY_CHARS} characters"
 
     def inner(self) -> Iterator[tuple[str, FieldShape]]:
         yield ".*", self.value

@@ -32,6 +32,9 @@ _LINGER = 2
 """Bodies up to this many times the limit are read to the end, or the client would see a reset
 instead of the 413."""
 
+_S_PER_MIB = 1.0
+"""Additional seconds for each MiB of a body that has arrived."""
+
 T = TypeVar("T")
 
 
@@ -41,7 +44,6 @@ class BodyLimits:
 
     max_bytes: int
     timeout_s: float = 30.0
-    timeout_per_mib_s: float = 1.0
     fields: LimitsConfig = LimitsConfig()
 
 
@@ -214,5 +216,5 @@ class _BodyTimeout:
 
     def extend(self, size: int) -> None:
         """Set the limit by the bytes that have come since the beginning."""
-        more_s = self._limits.timeout_per_mib_s * size / MIB
+        more_s = _S_PER_MIB * size / MIB
         self._deadline.reschedule(self._began_at + self._limits.timeout_s + more_s)

@@ -21,6 +21,7 @@ from protocol.config.limits import LimitsConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
 from protocol.wire.schema import describe
 from protocol.wire.shapes import (
+    MAX_KEY_CHARS,
     Bounds,
     Clamp,
     Either,
@@ -84,7 +85,7 @@ def _free(shape: Any, bounds: Bounds) -> Iterator[Any]:
 
 def _entries(shape: Any, bounds: Bounds) -> Iterator[Any]:
     yield {f"{i}": 1 for i in range(int(bounds[shape.max_length]) + 1)}
-    yield {"x" * (shape.key_chars + 1): 1}
+    yield {"x" * (MAX_KEY_CHARS + 1): 1}
 
 
 def _nothing(shape: Any, bounds: Bounds) -> Iterator[Any]:

@@ -120,14 +120,22 @@ async def test_load_and_unload_answer_in_llama_servers_words(tmp_path: Path) -> 
         await unloaded(gateway, "a")
 
 
+async def asked_before_the_worker_dials(
+    gateway: Running, supervisor: FakeSupervisor
+) -> "asyncio.Task[httpx.Response]":
+    """Ask while the supervisor's report has come and the worker's greeting has not."""
+    supervisor.late["a"] = asyncio.Event()
+    asked = asyncio.create_task(complete(gateway, "a"))
+    async with asyncio.timeout(10):
+        while (await states(gateway))["a"] != "loaded":
+            pass
+    return asked
+
+
 async def test_a_request_waits_for_a_worker_that_serves_but_has_not_dialled(tmp_path: Path) -> None:
     """With several gateways, the supervisor's report may come before the worker's greeting."""
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        supervisor.late["a"] = asyncio.Event()
-        asked = asyncio.create_task(complete(gateway, "a"))
-        async with asyncio.timeout(10):
-            while (await states(gateway))["a"] != "loaded":
-                pass
+        asked = await asked_before_the_worker_dials(gateway, supervisor)
         assert not asked.done()
         supervisor.late["a"].set()
         assert (await asked).status_code == 200
@@ -135,11 +143,7 @@ async def test_a_request_waits_for_a_worker_that_serves_but_has_not_dialled(tmp_
 
 async def test_a_request_does_not_wait_for_a_worker_that_is_gone(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        supervisor.late["a"] = asyncio.Event()
-        asked = asyncio.create_task(complete(gateway, "a"))
-        async with asyncio.timeout(10):
-            while (await states(gateway))["a"] != "loaded":
-                pass
+        asked = await asked_before_the_worker_dials(gateway, supervisor)
         supervisor.tell("a", Phase.GONE, -9)
         assert said(await asked) == "503 Loading model"
         supervisor.late["a"].set()
