@@ -73,7 +73,7 @@ class PoolSampler:
     def _count(self, views: Iterable[WorkerView]) -> None:
         """Add up what the workers have counted since the last sample.
 
-        Of a worker that is new here its first report says what it has done since its own start.
+        The first report of a worker adds nothing: it counts from the worker's own start.
         """
         known, self._counted = self._counted, {}
         for one in views:

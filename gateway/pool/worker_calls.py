@@ -21,7 +21,7 @@ from protocol.wire.side_tasks import EndReasoning, ReasoningEnded, SetLora, SetS
 
 _INSPECT_LIMIT_S = 2.0
 _CALL_LIMIT_S = 10.0
-"""Seconds that a worker has to say what its slots do, and to carry out a setting."""
+"""Maximum seconds for a worker to report its slots, or to apply a setting."""
 _COMPLETE_LIMIT_S = 50.0
 """Less than the supervisor's time limit of a golden prompt, so that it gets the cause."""
 _LOOK_AGAIN_S = 0.05

@@ -314,7 +314,7 @@ class WorkerInbox:
             self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
             if task.n_begun:
                 self._metrics.read_again(task.spec.model, message.n_reread)
-        # Of a second worker a client hears nothing but the rest of the answer.
+        # From a second worker the client gets only the rest of the answer.
         if answer.told_attempt in (-1, lease.attempt):
             answer.told_attempt = lease.attempt
             stream.push(message)

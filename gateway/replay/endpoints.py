@@ -69,7 +69,7 @@ class StreamEndpoints:
         siblings.respond(_QUESTION, self._end)
 
     async def end(self, request: Request) -> Response:
-        """End a stream, wherever on this host it runs; it is no fault if there is none."""
+        """End a stream at any gateway of this host; succeeds also if there is none."""
         conversation_id, key = _conversation_id(request), request.scope["key"]
         if not self._sessions.end(key, conversation_id):
             await self._siblings.ask(_QUESTION, key=key, conversation_id=conversation_id)

@@ -1,6 +1,6 @@
 """All kept streams of this gateway, by API key and conversation id; bounded in number and bytes.
 
-Whoever has no key shares one namespace: there a stream belongs to who knows its id. Room is made
+Requests without a key share one namespace, in which the id alone opens a stream. Room is made
 from the key that keeps most, and there from the ended stream that began first.
 """
 

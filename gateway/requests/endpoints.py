@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 MAX_ROWS = 1000
 _ROWS = 100
-"""Rows of an answer that does not say how many."""
+"""Number of rows if the query names none."""
 _AT_ONCE = 50
 """Requests that are looked at in one turn of the loop, which takes a fraction of a millisecond."""
 _FILTERS = ("state", "key", "model")

@@ -30,7 +30,7 @@ class RequestRecord:
         self.arrived_at = now
         self.tasks: list[Task] = []
         self.n_unsettled = 0
-        """Tasks of which a worker may still say what they have cost."""
+        """Number of tasks whose cost a worker may still report."""
         self.key = self.tenant = self.model = self.client = ""
         self.status = 0
         self.duration_s = 0.0

@@ -115,7 +115,7 @@ class Service:
     async def read_order(self, scope: Scope, receive: Receive, kind: str) -> dict[str, Any]:
         """Read a body of the admin API, in which every field must be known; raises as `read` does.
 
-        What it begins cannot be taken back, so a typo must not make it another order.
+        An order cannot be undone, so a typo must not turn it into another one.
         """
         body = await self.read_plain(scope, receive, kind)
         check_known(kind, body)
@@ -178,7 +178,7 @@ def may_use(scope: Scope, *names: str) -> bool:
 def check_allowed(scope: Scope, asked: str | None, *names: str) -> None:
     """Raise `RequestRefused` unless the key of a request may use the model of these names.
 
-    The refusal says what the client has `asked` for, and not what the model is called.
+    The refusal repeats the name that the client has `asked` for, not the model's own.
     """
     if not may_use(scope, *names):
         what = f"the model '{asked}'" if asked else "the model of this server"

@@ -1,7 +1,7 @@
 """The text of `GET /metrics` for all gateways of this host, whichever of them is asked.
 
 Each gateway writes its counters to a file when it is asked and when it ends. The file outlives it:
-whoever is scraped next moves the counters of an ended gateway into the file of all ended ones.
+the gateway that is scraped next moves the counters of ended ones into one file of their own.
 Files are read and written in a thread, and the text is written in short turns.
 """
 

@@ -91,7 +91,7 @@ class TcpGate:
         self._goes.set()
 
     def cut(self, *, refuse: bool = False) -> None:
-        """Close all connections in good order; with `refuse`, new ones too until `heal`."""
+        """Close all connections with FIN; with `refuse`, new ones too until `heal`."""
         self._is_refusing = refuse
         for link in list(self._links):
             link.cut()

@@ -255,7 +255,7 @@ class SoakPool:
 
 
 async def eventually(is_so: Callable[[], Awaitable[bool]], within_s: float = 10.0) -> bool:
-    """Ask until it is so, 20 times a second; return False after `within_s`."""
+    """Check a condition 20 times a second; return False if it does not hold within `within_s`."""
     deadline = time.monotonic() + within_s
     while not await is_so():
         if time.monotonic() > deadline:

@@ -29,7 +29,7 @@ class SoakPlan:
     n_clients: int = 8
     shape: PoolShape = PoolShape(n_workers=3, worker={"stall_s": 3.0}).with_far()
     n_retries: int = 1
-    """A client whose connection was cut asks again so often; only a gateway's death needs it."""
+    """Maximum retries of a client whose connection was cut, as by the death of a gateway."""
     faults: tuple[SoakFault, ...] = SOAK_FAULTS
     n_faults: int = 0
     """Minimum number of faults; the run goes on past `seconds` until it is reached."""

@@ -61,7 +61,7 @@ class UsageDatabase:
         return self._connection is not None
 
     def open(self) -> None:
-        """Open it, and make it if it is not there; raises `ConfigError`, or what will pass."""
+        """Open or make it; raises `ConfigError`, or `sqlite3.Error` if a later try may succeed."""
         path = self._folder / DATABASE
         try:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
@@ -147,7 +147,7 @@ _PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqli
 
 
 def will_pass(error: Exception) -> bool:
-    """Return whether it may be another time: a full or a failing disk, another program's lock."""
+    """Return whether a later try may succeed: a full or failing disk, another program's lock."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)

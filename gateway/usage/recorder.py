@@ -70,8 +70,8 @@ class UsageRecorder:
     def open(self) -> None:
         """Make the folder and the database, take in what others left; raises `ConfigError`.
 
-        Blocks as long as the disk does. What will pass, such as a full disk, ends no start: the
-        thread tries it again.
+        Blocks as long as the disk does. An error that may pass, such as a full disk, does not end
+        the start: the thread tries again.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -185,8 +185,8 @@ class GatewayConfig:
     control: str = param("", "Unix socket of the supervisor; `llamapool serve` sets it.")
     admin_socket: str = param(
         "",
-        "Unix socket of the admin API, for who may enter its folder; empty: `admin.sock` in the "
-        "runtime directory.",
+        "Unix socket of the admin API, for users who may enter its folder; empty: `admin.sock` in "
+        "the runtime directory.",
     )
     siblings: str = param(
         "", "Folder in which the gateways of this host find one another; `llamapool serve` sets it."

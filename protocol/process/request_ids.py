@@ -19,7 +19,7 @@ class RequestIds(logging.Filter):
         return f"<RequestIds {len(self._ids)}>"
 
     def note(self, task: int, request_id: str) -> None:
-        """Remember whose task it is. Of two gateways' tasks with one id nothing is told."""
+        """Store the request id of a task; a task id of two gateways gets none."""
         request_id = request_id[:_LONGEST]
         before = self._ids.pop(task, request_id)
         self._ids[task] = request_id if before == request_id else ""

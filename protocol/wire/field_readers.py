@@ -137,8 +137,8 @@ def _dict(arg: Any) -> Unpacker:
 class _Field(typing.NamedTuple):
     """How the values of one field are checked.
 
-    What has an exact type of `plain`, or is a tuple of nothing but `items`, is taken as it is and
-    costs no call; `unpack` says what becomes of everything else, and why it is refused.
+    A value whose exact type is in `plain`, or a tuple whose items' types are in `items`, is taken
+    as it is, without a call; `unpack` converts all other values, or refuses them with a reason.
     """
 
     plain: frozenset[type]

@@ -180,7 +180,7 @@ class Items(FieldShape):
         if isinstance(self.item, Flag):
             return
         if value and type(value[0]) is int and set(map(type, value)) == {int}:
-            # All alike: the least and the greatest speak for the others.
+            # All are integers: if the least and the greatest are valid, all are.
             value = (min(value), max(value))
         for i, item in enumerate(value):
             self.item.check(item, f"{path}[{i}]" if type(item) is not int else path, bounds)

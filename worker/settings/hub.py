@@ -56,7 +56,7 @@ class Repository:
     def fetch(self, name: str, bar: Callable[..., Any] | None = None) -> str:
         """Download a file, with all its parts if it is split; return its local path.
 
-        `bar` makes what is told of the progress, in place of the class of tqdm.
+        `bar` reports the progress, in place of tqdm's class.
         """
         paths = [self._path(path.as_posix(), bar) for path in paths_of(Path(name))]
         return next((path for path in paths if Path(path).name == Path(name).name), paths[0])

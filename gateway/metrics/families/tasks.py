@@ -11,7 +11,7 @@ T = TypeVar("T", bound=tuple[str, ...])
 
 _FULL = ("overloaded", "unavailable")
 _PLACES = ("action", "frame", "loop", "message", "metrics", "send", "sweep", "tick")
-"""Codes and places that are shown from the start: who reads a counter sees only its growth."""
+"""Codes and places that are written from the start, as 0: `rate` does not see a first increment."""
 
 
 def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:

@@ -40,7 +40,7 @@ class WorkerEstimate:
         return self.n_tokens(spec) * n_blocks / spec.prefix.size if n_blocks else 0.0
 
     def assigned(self, task: Task, n_cached: int, n_blocks: int) -> None:
-        """Count a task of which so much should be cached: tokens, and blocks by the index."""
+        """Count a task of which `n_cached` tokens, `n_blocks` by the index, should be cached."""
         spec = task.spec
         task.n_expected, task.n_indexed = n_cached, self.indexed(spec, n_blocks)
         n_unread = self.n_tokens(spec) + task.n_begun - n_cached

@@ -1,6 +1,6 @@
 """What has happened in the pool lately: workers that came, went or failed. A bounded list.
 
-Plain bookkeeping. Who notes an event says what it is; nothing here reacts to one.
+Plain bookkeeping: nothing here reacts to an event.
 """
 
 import time

@@ -198,7 +198,7 @@ class Grants:
         return self._recalls(now)
 
     def overdue(self, now: float, limit_s: float) -> list[int]:
-        """List the gateways that have not answered a recall for so long."""
+        """List the gateways that have not answered a recall for `limit_s`."""
         return [
             number
             for number, share in self._shares.items()

@@ -216,7 +216,7 @@ class Inbound:
             return
         session.heartbeat_s = message.heartbeat_s
         if session.is_welcome:
-            return  # said again: the others need not hear of the cache once more
+            return  # repeated: the cache was reported already
         session.is_welcome, session.gateway = True, message.gateway
         session.connection.welcomed()
         self._sessions.join(session)

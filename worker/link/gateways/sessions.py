@@ -207,7 +207,7 @@ class Sessions:
     def send_ends(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
         """Send messages of which some may end tasks, and what changes of the credits.
 
-        A gateway that loses a credit with the end of its task hears of that before the end, or it
+        A gateway that loses a credit with the end of its task is told so before the end, or it
         would use the credit once more. With `beats` the gateways whose tasks end get a heartbeat.
         """
         ends = [one for one in items if type(one) is Envelope and isinstance(one.payload, Terminal)]

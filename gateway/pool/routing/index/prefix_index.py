@@ -4,7 +4,7 @@ A prompt is known by the hashes of its blocks, each of which stands for all befo
 (`block_hashes.py`). Workers say which blocks they hold (`Cached`), so that every gateway knows the
 same and a new one knows it at once; one lookup answers for the whole pool. What was assigned and
 has not been begun yet is expected to be held soon. It is a prediction; the worker itself counts
-what it reuses. A worker that says what is not so only draws prompts to itself.
+what it reuses. A worker that reports wrong blocks only attracts prompts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
