@@ -178,7 +178,7 @@ class PeerAccess:
                 "cause": cause,
                 "retry_s": BLOCKED_S,
                 "action": "it cannot connect for that time",
-                "hint": f"is its release ours? if the worker is not, remove its {PUBLIC_SUFFIX}",
+                "hint": f"use one release on both sides; remove the {PUBLIC_SUFFIX} of a stranger",
             },
         )
 

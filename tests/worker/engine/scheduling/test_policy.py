@@ -23,13 +23,13 @@ NOW_S = 1000.0
 
 
 def rig_of(
-    prompt: int, beside: int = 3, *, turns: int = 40, n_predict: int = -1, **settings: object
+    prompt: int, beside: int = 3, **settings: object
 ) -> tuple[Rig, list[Sequence[BatchRow]]]:
-    """Let a prompt of so many tokens come while others decode; return the batches from then on."""
+    """Submit a prompt of `prompt` tokens while others decode; return the batches from then on."""
     settings = {"n_slots": 4, "n_ctx": 4096, "n_batch": 512} | settings
     rig = Rig(**settings)  # type: ignore[arg-type]
     for letter in "xyz"[:beside]:
-        rig.submit(letter, n_predict=n_predict)
+        rig.submit(letter, n_predict=-1)
     if beside:
         rig.turn()
     batches: list[Sequence[BatchRow]] = []
@@ -41,7 +41,7 @@ def rig_of(
 
     rig.backend.decode = watched  # type: ignore[method-assign]
     rig.submit("p" * (prompt - 1), n_predict=2)  # a BOS comes before it
-    for _ in range(turns):
+    for _ in range(40):
         if rig.engine.n_busy or not batches:
             rig.turn()
     return rig, batches
