@@ -38,7 +38,7 @@ def test_embeddings_move_to_another_worker_when_theirs_dies(serve: Serve) -> Non
             threads.submit(lambda: served.client.post("/v1/embeddings", json=body, timeout=60))
             for _ in range(2)
         ]
-        eventually(lambda: all(future.running() for future in asked))
+        assert eventually(lambda: all(future.running() for future in asked))
         os.kill(served.pid_of("fake-1"), signal.SIGKILL)
         responses = [future.result() for future in asked]
     assert [response.status_code for response in responses] == [200, 200]
