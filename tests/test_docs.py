@@ -86,6 +86,16 @@ def test_named_folders_exist() -> None:
             assert (ROOT / name).is_dir(), f"{page.name} names {name}"
 
 
+def test_the_architecture_names_every_package() -> None:
+    text = (ROOT / "docs" / "building" / "architecture.md").read_text(encoding="utf-8")
+    packages = [
+        path.parent.relative_to(ROOT)
+        for name in ("gateway", "protocol", "worker")
+        for path in (ROOT / name).glob("*/__init__.py")
+    ]
+    assert [str(one) for one in packages if f"`{one}/`" not in text] == []
+
+
 def test_names_of_the_code_in_pages_for_developers_exist() -> None:
     words: set[str] = set()
     for folder in ("gateway", "worker", "protocol", "tests", "benchmarks"):
