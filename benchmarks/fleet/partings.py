@@ -79,13 +79,15 @@ class PartingJudge:
         prompt = [*await self._prompt(request), *wanted_ids[:place]]
         is_drawn = bool(request.body.get("temperature"))
         choice = int(name.partition(".")[0])
-        measure = self._draw_distance if is_drawn else self._logit_distance
-        distance = await measure(request, prompt, (got, want), choice, place)
+        if is_drawn:
+            distance = await self._draw_distance(request, prompt, (got, want), choice, place)
+        else:
+            distance = await self._logit_distance(request, prompt, (got, want))
         texts = [await self._text([one]) for one in (got, want)]
         return Parting(request.name, place, texts[0], texts[1], distance, is_drawn)
 
     async def _logit_distance(
-        self, request: SoakRequest, prompt: list[int], pair: tuple[int, int], _c: int, _p: int
+        self, request: SoakRequest, prompt: list[int], pair: tuple[int, int]
     ) -> float:
         found = await self._next(request, prompt, temperature=0)
         known: dict[int, float] = {one["id"]: one["logprob"] for one in found["top_logprobs"]}
