@@ -68,9 +68,6 @@ class ChatRequest:
     parallel_tool_calls: bool | None
     reasoning_format: str
     continuation: Continuation
-    is_jinja: bool
-    """The model's template is rendered by Jinja, which separates the parts of a continued message
-    by an empty line."""
     options: ResponseOptions
     ping_interval_s: float | None
 
@@ -98,7 +95,6 @@ def read_chat_request(body: Mapping[str, Any], card: ModelCard, own: DialectFiel
         parallel_tool_calls=_read_parallel(body, own.tools),
         reasoning_format=reasoning_format,
         continuation=read_continuation(body, own.messages, card, own.messages_field),
-        is_jinja=card.jinja,
         options=ResponseOptions(
             include_usage=read_flag(read_object(body, "stream_options"), "include_usage"),
             verbose=read_flag(body, "verbose"),
@@ -151,11 +147,8 @@ def read_log_probs(body: Mapping[str, Any]) -> int | None:
 
 def _chat(request: ChatRequest) -> Chat:
     own, continuation = request.own, request.continuation
-    messages = [message.for_template() for message in own.messages]
-    if continuation.continues and request.is_jinja:
-        messages[-1] = own.messages[-1].for_template(between="\n\n")
     return Chat(
-        messages=tuple(messages),
+        messages=tuple([message.for_template() for message in own.messages]),
         kwargs=dict(request.template_variables) or None,
         tools=own.tools.tools,
         tool_choice=own.tools.choice,

@@ -143,7 +143,9 @@ class FakeEngine:
             case m.Detokenize(tokens=tokens):
                 return m.Detokenized(content="".join(f"<{t}>" for t in tokens))
             case side_tasks.Render(chat=chat):
-                prompt = " ".join(str(message.get("content")) for message in chat.messages)
+                prompt = " ".join(
+                    m.content_text(message.get("content")) for message in chat.messages
+                )
                 n_tokens = len(split_words(prompt)) + sum(map(len, task.media))
                 return side_tasks.Rendered(prompt=prompt, n_tokens=n_tokens)
             case side_tasks.Embed() | side_tasks.Rerank():
@@ -331,8 +333,8 @@ def token_of(word: str) -> int:
 def prompt_words(task: m.Generate) -> list[str]:
     """The words that a task is answered with: of its prompt, its chat or its gap."""
     if task.chat is not None:
-        content = task.chat.messages[-1].get("content") if task.chat.messages else ""
-        return split_words(content if isinstance(content, str) else "parts")
+        last = task.chat.messages[-1] if task.chat.messages else {}
+        return split_words(m.content_text(last.get("content")))
     if task.infill is not None and not task.prompt:
         return split_words(f"{task.infill.prefix} {task.infill.suffix}")
     if isinstance(task.prompt, str):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
-from protocol.wire.messages import Chat, Generate, Infill
+from protocol.wire.messages import Chat, Generate, Infill, content_text
 
 _BLOCK_TEXT = 256
 """Bytes of text in a block."""
@@ -108,9 +108,8 @@ def _chat_text(chat: Chat) -> str:
     """Join a conversation. Other fields change its end or are rare, so they are left out."""
     parts = [orjson.dumps(tool).decode() for tool in chat.tools]
     for message in chat.messages:
-        content = message.get("content")
         parts.append(f"\0{message.get('role')}\0")
-        parts.append(content if isinstance(content, str) else orjson.dumps(content).decode())
+        parts.append(content_text(message.get("content")))
         parts += [_named(key, message[key]) for key in _CONTENT_FIELDS if message.get(key)]
     return "".join(parts)
 

@@ -1,6 +1,7 @@
 """Guesses how long a prompt is before a worker has counted its tokens."""
 
 from protocol.wire import messages as m
+from protocol.wire.messages import content_text
 from protocol.wire.side_tasks import Embed, Render, Rerank
 
 _CHARS_PER_TOKEN = 4
@@ -21,7 +22,7 @@ def _parts(task: m.TaskMessage) -> tuple[object, ...]:
     """List what a task has to read: texts, tokens, or tuples of tokens."""
     match task:
         case m.Generate(chat=chat) | Render(chat=chat) if chat is not None:
-            return tuple(message.get("content") for message in chat.messages)
+            return tuple(content_text(message.get("content")) for message in chat.messages)
         case m.Generate(prompt=content) | m.Tokenize(content=content):
             return (content,) if isinstance(content, str) else content or ()
         case m.Detokenize(tokens=tokens):

@@ -59,6 +59,7 @@ from protocol.wire.messages.requests import (
     Inspect,
     Proceed,
     Tokenize,
+    content_text,
 )
 
 __all__ = [
@@ -101,4 +102,5 @@ __all__ = [
     "Tokenized",
     "ToolCallDelta",
     "Welcome",
+    "content_text",
 ]

@@ -13,6 +13,7 @@ class Chat:
     """A conversation to be rendered by the model's chat template in the worker."""
 
     messages: tuple[dict[str, Any], ...] = ()
+    """As in OpenAI's API. `content` is a text, or a list of `{"type": "text", "text": …}`."""
     kwargs: dict[str, Any] | None = None
     """Extra variables of the template (`chat_template_kwargs`)."""
     tools: tuple[dict[str, Any], ...] = ()
@@ -32,6 +33,13 @@ class Chat:
     """A stream begins with the text of the last message if that is continued."""
     continue_reasoning: bool | None = None
     """The message's reasoning is continued, not its text; unset: what the message ends with."""
+
+
+def content_text(content: str | list[dict[str, Any]] | None, between: str = "\n") -> str:
+    """Return the content of a message as one text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return between.join([part["text"] for part in content])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,7 +41,7 @@ def test_a_chat_image_stands_where_it_was() -> None:
 def test_a_marker_written_by_the_client_is_taken_out() -> None:
     (task,) = plan_chat(chat({"type": "text", "text": "a<M>b"}), SEEING).tasks
     assert task.chat is not None
-    assert task.chat.messages[0]["content"] == "ab"
+    assert task.chat.messages[0]["content"] == [{"type": "text", "text": "ab"}]
     body = {"prompt": "a<M>[img-1]b", "image_data": [{"data": DATA, "id": 1}]}
     (native,) = plan_completion(body, SEEING).tasks
     assert native.prompt == "a<M>b"

@@ -11,6 +11,7 @@ from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
+from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 
 USER = {"role": "user", "content": "hi"}
@@ -36,12 +37,16 @@ CALLED = {
 RESULT = {"role": "tool", "content": "sunny", "tool_call_id": "1"}
 
 
-def reader(template: str) -> ConversationReader:
-    """A reader over a template."""
-    card = ModelCard(
+def reader_card(template: str) -> ModelCard:
+    """A model with a template."""
+    return ModelCard(
         name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512, chat_template=template
     )
-    return ConversationReader(card)
+
+
+def reader(template: str) -> ConversationReader:
+    """A reader over a template."""
+    return ConversationReader(reader_card(template))
 
 
 def read(template: str, *messages: dict[str, Any], **fields: Any) -> ChatPrompt:
@@ -143,6 +148,50 @@ def test_a_template_without_tools_gets_them_explained() -> None:
     assert "`response` reply to the user's request" in prompt.text
     assert '"tool_calls": [' in prompt.text and '"tool_response": {' in prompt.text
     assert "response" in prompt.grammar and not prompt.triggers
+
+
+PARTS = {"role": "user", "content": [{"type": "text", "text": t} for t in (" one ", "two")]}
+TYPED = (
+    "{% for m in messages %}{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+NEEDS_PARTS = (
+    "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}"
+)
+TWO_AT_LEAST = TYPED.replace("{% else %}", "{% elif m.content | length > 0 %}")
+STEPFUN = "{# You have access to the following functions in JSONSchema format #}" + TYPED
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", " one \ntwohi"),
+        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", '" one \\ntwo""hi"'),
+        (TYPED, "< one ><two>hi"),
+        (TWO_AT_LEAST, " one \ntwohi"),
+        (NEEDS_PARTS, "< one ><two><hi>"),
+        (STEPFUN, "<one><two>hi"),
+    ],
+)
+def test_parts_stay_apart_where_the_template_reads_them(template: str, text: str) -> None:
+    """As llama.cpp finds it out: a template that does not read an empty list takes texts."""
+    assert read(template, PARTS, USER).text == text
+
+
+def test_parts_of_a_begun_answer_are_paragraphs() -> None:
+    begun = {**PARTS, "role": "assistant"}
+    chat = read(HERMES, USER, begun, continue_final_message=True, add_generation_prompt=False)
+    assert chat.text.endswith("[assistant] one \n\ntwo")
+
+
+def test_parts_are_one_text_without_jinja() -> None:
+    card = reader_card("chatml")
+    assert "user\n one \ntwo<|im_end|>" in BuiltInReader(card).read(Chat(messages=(PARTS,))).text
+
+
+def test_a_template_without_reasoning_is_told_not_to_think() -> None:
+    assert read("{{ enable_thinking }}").text == "False"
+    assert read("{{ enable_thinking }}", kwargs={"enable_thinking": True}).text == "True"
 
 
 def test_a_system_message_goes_to_the_user_where_none_is_allowed() -> None:

@@ -6,6 +6,7 @@ from protocol.wire.facts import ModelCard
 from worker.output.chat_parser.reasoning_marks import (
     REASONING_ROWS,
     ReasoningMarks,
+    ReasoningRow,
     listed_reasoning_marks,
 )
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
@@ -66,9 +67,13 @@ def test_a_template_that_cannot_be_rendered_has_none() -> None:
 
 
 @pytest.mark.parametrize("row", REASONING_ROWS, ids=lambda row: row.marks[0])
-def test_rows_are_found_by_their_marks(row: object) -> None:
-    marks = " ".join(row.marks)  # type: ignore[attr-defined]
-    assert listed_reasoning_marks(marks) is row.reasoning_marks  # type: ignore[attr-defined]
+def test_rows_are_found_by_their_marks(row: ReasoningRow) -> None:
+    first = REASONING_ROWS.index(row)
+    above = {
+        mark for one in REASONING_ROWS[:first] if one.marks == row.marks for mark in one.absent
+    }
+    text = " ".join([*row.marks, *above])
+    assert listed_reasoning_marks(text) is row.reasoning_marks
 
 
 def test_a_mark_is_not_cut_by_a_difference() -> None:

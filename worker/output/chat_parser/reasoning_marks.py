@@ -33,6 +33,8 @@ class ReasoningMarks:
     """Whether the grammar applies to a call inside reasoning: its first mark ends the reasoning."""
     may_only_end: bool = False
     """Whether an answer without reasoning may begin with the mark that ends it."""
+    ends_if_empty: bool = False
+    """Whether the closing mark alone begins a continued answer that has no reasoning."""
     is_anywhere: bool = False
     """Whether reasoning may occur several times, not only first."""
     begin: str = ""
@@ -141,7 +143,11 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
     ),
     ReasoningRow(
         marks=("<|open|>", "<|close|>", "<|end_of_msg|>"),
-        reasoning_marks=ReasoningMarks(open="<|open|>think<|sep|>", close="<|close|>think<|sep|>"),
+        reasoning_marks=ReasoningMarks(
+            open="<|open|>think<|sep|>",
+            close="<|close|>think<|sep|>",
+            finish="<|close|>think<|sep|><|open|>response<|sep|>",
+        ),
     ),
     ReasoningRow(
         marks=("<|START_TEXT|>", "<|START_ACTION|>"),
@@ -150,6 +156,7 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
             close=_COHERE[1],
             ends=("<|START_TEXT|>", "<|START_ACTION|>"),
             answer="<|START_TEXT|>",
+            finish=f"{_COHERE[1]}<|START_TEXT|>",
             fence=False,
         ),
     ),
@@ -164,16 +171,29 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
             fence=True,
         ),
     ),
+    ReasoningRow(
+        marks=("dsml_token", "DSML"),
+        absent=("function_calls",),
+        reasoning_marks=replace(_think(fence=True), may_only_end=True, ends_if_empty=True),
+    ),
     ReasoningRow(marks=("dsml_token", "DSML"), reasoning_marks=_think(fence=True)),
     ReasoningRow(
         marks=("'<|tool_call>call:'",),
         reasoning_marks=ReasoningMarks(
-            open="<|channel>thought", close="<channel|>", after_open=None, fence=True
+            open="<|channel>thought",
+            close="<channel|>",
+            after_open=None,
+            begin="<|channel>thought\n",
+            fence=True,
         ),
     ),
     ReasoningRow(
         marks=("Tool usage guidelines:", '<function name="', '<param name="'),
-        reasoning_marks=_think(after_open=None, after_close=None),
+        reasoning_marks=replace(
+            _think(after_open=None, after_close=None),
+            begin="<think>\n",
+            finish="\n</think>\n\n",
+        ),
     ),
     ReasoningRow(marks=("<think>", *_QWEN_MARKS), absent=(ON_ONE_LINE,), reasoning_marks=_QWEN),
     ReasoningRow(

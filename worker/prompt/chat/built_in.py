@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Chat
+from protocol.wire.messages import Chat, content_text
 from worker.grammar.json_schema.schema import text_to_gbnf
 from worker.prompt.chat.conversation import ChatPrompt
 from worker.prompt.chat.template import CHATML, ChatTemplate
@@ -43,4 +43,4 @@ class BuiltInReader:
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the fields that a built-in template reads; a missing content is empty."""
-    return {"role": str(message.get("role") or ""), "content": message.get("content") or ""}
+    return {"role": str(message.get("role") or ""), "content": content_text(message.get("content"))}

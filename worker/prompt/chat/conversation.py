@@ -9,7 +9,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Chat
+from protocol.wire.messages import Chat, content_text
 from worker.grammar.json_schema.schema import parse_schema
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
@@ -143,7 +143,7 @@ class ConversationReader:
             messages = explain(messages, tools, is_parallel=is_parallel, is_required=is_required)
         keeps_developer = self.tools.name == "gpt-oss"
         messages = adapt(messages, self._abilities, self.tools, keeps_developer=keeps_developer)
-        variables = dict(chat.kwargs or {})
+        variables = {"enable_thinking": self.reasoning_marks is not None, **(chat.kwargs or {})}
         if chat.tools and self.tools is not GENERIC:
             tools = [_described(tool) for tool in chat.tools]
             # FireFunction's template needs them as text under a name of its own.
@@ -176,11 +176,13 @@ class ConversationReader:
 
     def _continued(self, last: Mapping[str, Any], *, is_reasoning: bool) -> str:
         """Write the beginning of an answer that is continued."""
-        content = str(last.get("content") or "")
+        content = content_text(last.get("content"), between="\n\n")
         if self.reasoning_marks is None:
             return "" if is_reasoning else content
         reasoning = str(last.get("reasoning_content") or "")
         begin, finish = self.reasoning_marks.written
+        if self.reasoning_marks.ends_if_empty and not reasoning:
+            return finish + ("" if is_reasoning else content)
         return begin + reasoning + ("" if is_reasoning else finish + content)
 
     # ---- the grammar --------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from protocol.wire.messages import content_text
+
 _REPLY = (
     "Respond in JSON format, either with `{key}` (a request to call tools) or with `response`"
     " reply to the user's request"
@@ -36,7 +38,8 @@ def explain(
     )
     plain = [_plain(message) for message in messages]
     if plain and plain[0].get("role") == "system":
-        return [{**plain[0], "content": f"{plain[0].get('content') or ''}\n\n{text}"}, *plain[1:]]
+        content = f"{content_text(plain[0].get('content'))}\n\n{text}"
+        return [{**plain[0], "content": content}, *plain[1:]]
     return [{"role": "system", "content": text}, *plain]
 
 
@@ -45,12 +48,12 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
         calls = [_call(call) for call in message["tool_calls"]]
         value: dict[str, Any] = {"tool_calls": calls}
         if message.get("content"):
-            value["content"] = message["content"]
+            value["content"] = content_text(message["content"])
         return {"role": "assistant", "content": json.dumps(value, indent=2, ensure_ascii=False)}
     if message.get("role") == "tool":
         keys = {"name": "tool", "tool_call_id": "tool_call_id"}
         told = {new: message[old] for old, new in keys.items() if message.get(old)}
-        value = {"tool_response": {**told, "content": message.get("content")}}
+        value = {"tool_response": {**told, "content": content_text(message.get("content"))}}
         return {"role": "user", "content": json.dumps(value, indent=2, ensure_ascii=False)}
     return dict(message)
 

@@ -1,17 +1,37 @@
 """Converts messages to the form that a template needs: roles, content, arguments of calls."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from protocol.errors import InvalidRequest
+from protocol.wire.messages import content_text
 from worker.output.chat_parser.tool_format import ToolFormat
 from worker.prompt.chat.template import ChatTemplate
 
 Messages = Sequence[Mapping[str, Any]]
 
+_TRIMS = "You have access to the following functions in JSONSchema format"
+"""In StepFun's templates, whose models reason without end about white space around a text."""
+
+_SPACE = " \t\n\v\f\r"
+
 _USER = {"role": "user", "content": "needle-text"}
+
+
+class _WatchedList(list[Any]):
+    """Notices that its items are asked for; templates that print it do not."""
+
+    is_read = False
+
+    def __iter__(self) -> Iterator[Any]:
+        self.is_read = True
+        return super().__iter__()
+
+    def __getitem__(self, index: Any) -> Any:
+        self.is_read = True
+        return super().__getitem__(index)
 
 
 class TemplateAbilities:
@@ -19,6 +39,8 @@ class TemplateAbilities:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
+        self.trims = _TRIMS in template.source
+        """Whether white space around each text is left out, as llama.cpp does."""
 
     @cached_property
     def wants_objects(self) -> bool:
@@ -45,6 +67,21 @@ class TemplateAbilities:
         return is_known and not self._shows("needle-thought", [_USER, field, _USER])
 
     @cached_property
+    def takes_parts(self) -> bool:
+        """Whether a content may be a list of texts: llama.cpp asks if an empty one is read too."""
+        is_printed = any(self._shows(f"{mark}needle-text{mark}", _PARTS) for mark in "'\"")
+        if is_printed or not self._shows("needle-text", _PARTS):
+            return False
+        empty = _WatchedList()
+        self._shows("", [{"role": "user", "content": empty}])
+        return empty.is_read or not self._shows("needle-text", [_USER])
+
+    @cached_property
+    def needs_parts(self) -> bool:
+        """Whether a content must be a list of texts."""
+        return self.takes_parts and not self._shows("needle-text", [_USER])
+
+    @cached_property
     def takes_system(self) -> bool:
         """Whether a system message is rendered."""
         system = {"role": "system", "content": "needle-system"}
@@ -59,6 +96,13 @@ class TemplateAbilities:
             except InvalidRequest:
                 continue
         return False
+
+
+def _as_parts(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}]
+
+
+_PARTS = [{"role": "user", "content": _as_parts("needle-text")}]
 
 
 def _call(arguments: Any) -> dict[str, Any]:
@@ -94,14 +138,15 @@ def adapt(
     messages: Messages, abilities: TemplateAbilities, tools: ToolFormat, *, keeps_developer: bool
 ) -> list[dict[str, Any]]:
     """Convert messages to the form that a template needs."""
-    adapted = [dict(message) for message in messages]
+    adapted = [_trimmed(message) if abilities.trims else dict(message) for message in messages]
     for message in adapted:
+        message["content"] = _content(message.get("content"), abilities)
         if message.get("role") == "developer" and not keeps_developer:
             message["role"] = "system"
         if message.get("tool_calls"):
-            message["content"] = message.get("content") or ""
             if tools.is_array and not abilities.writes_calls:
-                message["content"] += _in_words(message["tool_calls"], tools)
+                words = _in_words(message["tool_calls"], tools)
+                message["content"] = content_text(message["content"]) + words
             read = _as_object if abilities.wants_objects else _as_text
             message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
     if any(message.get("reasoning_content") for message in adapted) and abilities.takes_blocks:
@@ -111,12 +156,31 @@ def adapt(
     return adapted
 
 
+def _trimmed(message: Mapping[str, Any]) -> dict[str, Any]:
+    trimmed = dict(message)
+    for key in ("content", "reasoning_content"):
+        value = message.get(key)
+        if isinstance(value, list):
+            trimmed[key] = [{**part, "text": part["text"].strip(_SPACE)} for part in value]
+        elif value:
+            trimmed[key] = value.strip(_SPACE)
+    return trimmed
+
+
+def _content(content: Any, abilities: TemplateAbilities) -> Any:
+    """Convert a content to a text, or to a list of texts, as llama.cpp does."""
+    if isinstance(content, list) and abilities.takes_parts:
+        return content
+    text = content_text(content)
+    return _as_parts(text) if text and abilities.needs_parts else text
+
+
 def _merge_system(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Put the system message before the next one, as llama.cpp does where none is allowed."""
     system, *rest = messages
     if not rest:
         return [{**system, "role": "user"}]
-    content = f"{system.get('content') or ''}\n{rest[0].get('content') or ''}"
+    content = f"{content_text(system['content'])}\n{content_text(rest[0]['content'])}"
     return [{**rest[0], "content": content}, *rest[1:]]
 
 

@@ -1,7 +1,7 @@
 """The messages of a chat as its template reads them, and the images and sounds in them.
 
-A dialect's reader makes a `ChatMessage` of each of its messages. Texts in a list of parts are
-joined; an image or a sound becomes the model's marker, and its data goes to `ChatMedia`.
+A dialect's reader makes a `ChatMessage` of each of its messages. An image or a sound becomes the
+model's marker, and its data goes to `ChatMedia`; the texts around it are joined with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,12 +32,14 @@ class ChatMessage:
     """Other fields for the template: `reasoning_content`, `tool_call_id`, `name`, unknown ones."""
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
 
-    def for_template(self, between: str = "\n") -> dict[str, Any]:
+    def for_template(self) -> dict[str, Any]:
         """Return what the template reads. `tool_calls` is absent if there are none: templates ask
         whether the field exists."""
-        content = self.content
-        text = content if isinstance(content, str) else join_parts(content, between)
-        message = {"role": self.role, "content": text, **self.extra}
+        content: Any = self.content
+        if not isinstance(content, str):
+            has_media = any(part.is_marker for part in content)
+            content = join_parts(content) if has_media or not content else _texts(content)
+        message = {"role": self.role, "content": content, **self.extra}
         return message | ({"tool_calls": self.tool_calls} if self.tool_calls else {})
 
 
@@ -48,12 +50,16 @@ def tool_call(name: str, arguments: Any, call_id: str | None) -> dict[str, Any]:
     return call if call_id is None else {**call, "id": call_id}
 
 
-def join_parts(parts: Iterable[Part], between: str = "\n") -> str:
-    """Join texts by `between`; next to a marker stands nothing (llama.cpp's rule)."""
+def _texts(parts: Iterable[Part]) -> list[dict[str, str]]:
+    return [{"type": "text", "text": part.text} for part in parts]
+
+
+def join_parts(parts: Iterable[Part]) -> str:
+    """Join texts by line breaks; next to a marker stands none (llama.cpp's rule)."""
     joined, after_marker = "", False
     for part in parts:
         if not part.is_marker and joined and not after_marker:
-            joined += between
+            joined += "\n"
         joined += part.text
         after_marker = part.is_marker
     return joined

@@ -68,7 +68,7 @@ def test_an_assistants_blocks_are_one_message() -> None:
     assert _messages({"role": "assistant", "content": blocks}, card=_ANEW) == [
         {
             "role": "assistant",
-            "content": "I look",
+            "content": [_text("I look")],
             "reasoning_content": "Hm",
             "tool_calls": [
                 {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
@@ -82,7 +82,7 @@ def test_results_of_tools_are_messages_of_their_own_in_their_place() -> None:
     assert _messages({"role": "user", "content": blocks}) == [
         {"role": "tool", "tool_call_id": "1", "content": "4"},
         {"role": "tool", "tool_call_id": "2", "content": "ab"},
-        {"role": "user", "content": "So?"},
+        {"role": "user", "content": [_text("So?")]},
     ]
 
 

@@ -80,9 +80,10 @@ def test_no_messages_at_all_are_allowed() -> None:
     assert _messages() == ()
 
 
-def test_text_parts_are_joined_by_newlines() -> None:
+def test_parts_of_text_stay_a_list_for_the_template() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert _messages({"role": "user", "content": parts})[0]["content"] == "a\nb"
+    assert _messages({"role": "user", "content": parts})[0]["content"] == parts
+    assert _messages({"role": "user", "content": []})[0]["content"] == ""
 
 
 def test_null_content_is_empty_and_other_keys_stay() -> None:
@@ -163,13 +164,6 @@ def test_the_servers_reasoning_format_stands_unless_the_request_says_otherwise(
     card = replace(CARD, reasoning_format="none")
     chat = plan({"messages": [], **fields}, card).tasks[0].chat
     assert chat is not None and chat.reasoning_format == expected
-
-
-def test_the_parts_of_a_begun_answer_stand_further_apart() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
-    chat = plan({"messages": messages}, CARD).tasks[0].chat
-    assert chat is not None and [one["content"] for one in chat.messages] == ["a\nb", "a\n\nb"]
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,18 @@ def test_items_of_one_turn_are_one_message() -> None:
         {"type": "function_call_output", "call_id": "call_2", "output": [{**IMAGE}]},
     ]
     assert _messages({"input": items}, SEEING) == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "hi"},
+        {"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
         {
             "role": "assistant",
-            "content": "I look",
+            "content": [{"type": "text", "text": "I look"}],
             "reasoning_content": "Hm",
             "tool_calls": [
                 {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
                 {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
             ],
         },
-        {"role": "tool", "tool_call_id": "call_1", "content": "4"},
+        {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "4"}]},
         {
             "role": "tool",
             "tool_call_id": "call_2",
