@@ -20,8 +20,9 @@ from gateway.api.fields.endpoints import BODIES
 from gateway.api.fields.tables import HEADERS, PATHS, QUERIES
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
+from protocol.config.options.beyond import BEYOND
 from protocol.config.options.option import Option, Unused
-from protocol.config.options.table import GROUPS
+from protocol.config.options.table import GROUPS, OPTIONS
 from protocol.config.options.unused import FOREIGN, REFUSED, WITHOUT_EFFECT
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
 from protocol.config.usage_config import UsageConfig
@@ -125,6 +126,7 @@ def options() -> str:
     for title, rows in GROUPS.items():
         lines += [f"## {title}\n", "| option | meaning | default | environment | key |"]
         lines += ["|---|---|---|---|---|", *map(_option_line, rows), ""]
+    lines += _beyond()
     lines += _unused(
         "Without effect", "Accepted; a warning says why where it matters.", WITHOUT_EFFECT
     )
@@ -144,6 +146,19 @@ def _option_line(option: Option) -> str:
         f"| {flags} | {_cell(option.text)} | {_cell(option.default_text)} | {env} |"
         f" `{option.field}` |"
     )
+
+
+def _beyond() -> list[str]:
+    lines = [
+        "\n## Values beyond the limits\n",
+        "Options, variables and preset files take them with llama-server's effect. Where that is"
+        " only harm, a warning says what is used, as for `--rope-scale 0`: the model's scale.\n",
+        "| option | value | used | warning |\n|---|---|---|---|",
+    ]
+    for field, beyond in BEYOND.items():
+        flag = next(one.flags[-1] for one in OPTIONS if one.field == field and one.value is None)
+        lines += [f"| `{flag}` | {' | '.join(row)} |" for row in beyond.described()]
+    return lines
 
 
 def _unused(title: str, text: str, rows: Iterable[Unused]) -> list[str]:

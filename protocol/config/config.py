@@ -134,7 +134,7 @@ class GatewayConfig:
     timeout_s: float = param(
         600.0,
         "Seconds without data from or to a client before its connection is closed; also the "
-        "longest load of a model.",
+        "longest load of a model. -1 as an option: no limit.",
         low=1,
     )
     queue_size: int = param(

@@ -36,8 +36,10 @@ class DeviceConfig:
     )
     main_gpu: int = param(
         0,
-        "Index of the GPU that holds small tensors, or the whole model with split mode none.",
-        low=0,
+        "Index of the GPU that holds small tensors, or the whole model with split mode none; "
+        "below 0 and with that mode, the model is on the CPU.",
+        low=-INT32_MAX,
+        high=INT32_MAX,
     )
     device: tuple[str, ...] = param(
         (),

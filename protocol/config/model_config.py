@@ -80,10 +80,13 @@ class ModelConfig:
     )
     rope_freq_base: float = param(0.0, "RoPE base frequency; 0: the model's.", low=0)
     rope_freq_scale: float = param(
-        0.0, "RoPE frequency scale: the context grows by 1/N; 0: the model's.", low=0
+        0.0, "RoPE frequency scale: the context grows by 1/N; 0: the model's."
     )
     yarn_orig_ctx: int = param(
-        0, "YaRN: context that the model was trained on, in tokens; 0: the model's.", low=0
+        0,
+        "YaRN: context that the model was trained on, in tokens; 0: the model's.",
+        low=0,
+        high=INT32_MAX,
     )
     yarn_ext_factor: float = param(
         -1.0, "YaRN: extrapolation mix factor, 0 is full interpolation; -1: the model's."

@@ -67,15 +67,17 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     )
     n_batch: int = param(
         2048,
-        "Largest number of tokens in one call of llama_decode (logical batch).",
+        "Largest number of tokens in one call of llama_decode (logical batch), at most the "
+        "context; -1 as an option: the context.",
         low=1,
-        high=65536,
+        high=INT32_MAX,
     )
     n_ubatch: int = param(
         512,
-        "Largest number of tokens computed at once on the device (physical batch).",
-        low=1,
-        high=65536,
+        "Largest number of tokens computed at once on the device (physical batch); 0: as "
+        "`n_batch`.",
+        low=0,
+        high=INT32_MAX,
     )
     cache_type_k: str = param("f16", "Data type of the keys in the KV cache.", choices=GGML_TYPES)
     cache_type_v: str = param("f16", "Data type of the values in the KV cache.", choices=GGML_TYPES)

@@ -116,17 +116,20 @@ def read_speculative_types(value: Any) -> tuple[str, ...]:
 
 def read_samplers(value: Any) -> tuple[str, ...]:
     """Read a list of names, a `;`-separated string of names, or a string of one-letter forms."""
-    pairs = _found_samplers(value)
-    unknown = [written for written, name in pairs if name is None]
-    if unknown:
+    if unknown := unknown_samplers(value):
         known = ", ".join(SAMPLER_NAMES)
         raise ValueError(f"unknown sampler {unknown[0]!r:.80}; known are {known}")
-    return tuple(name for _, name in pairs if name is not None)
+    return take_samplers(value)
 
 
 def take_samplers(value: Any) -> tuple[str, ...]:
     """Read the same of a request: llama-server goes on without a sampler that it does not know."""
     return tuple(name for _, name in _found_samplers(value) if name is not None)
+
+
+def unknown_samplers(value: Any) -> list[str]:
+    """List what such a value names and is no sampler."""
+    return [written for written, name in _found_samplers(value) if name is None]
 
 
 def _found_samplers(value: Any) -> list[tuple[str, str | None]]:

@@ -294,8 +294,8 @@ def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:
     params.n_outputs_max = max(count_outputs(config), params.n_seq_max)
     # Of a sequence whose tokens are chosen on the device; a draft has several in a batch.
     params.n_outputs_max_per_seq = 1 + longest_draft(config)
-    params.n_batch = max(config.n_batch, params.n_outputs_max)
-    params.n_ubatch = min(config.n_ubatch, params.n_batch)
+    params.n_batch = max(min(config.n_batch, params.n_ctx), params.n_outputs_max)
+    params.n_ubatch = min(config.n_ubatch or params.n_batch, params.n_batch)
     return lib.llama_init_from_model(model, params)
 
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.config.options.argument_readers import read_boolean
-from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused, read_text
+from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused, not_used, read_text
 from protocol.errors import ConfigError, InvalidRequest
 
 DEFAULT_STOP_S = 10.0
@@ -121,6 +121,8 @@ def _setting(key: str, text: str, warnings: list[str]) -> dict[str, Any]:
         return {}
     if option.section not in ("worker", "sampling"):
         raise ValueError("belongs to the whole server: give it as an option, not in a preset")
+    if not option.is_switch and (line := not_used(option, text, key)):
+        warnings.append(line)
     return value_of(key, text) or {}
 
 

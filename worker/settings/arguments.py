@@ -38,6 +38,7 @@ config_option = click.option(
 
 _ESCAPE = "escape"
 _WORDS = f"{__name__}.words"
+_NOT_USED = f"{__name__}.not_used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Given:
     """Field to its value and the flag or variable that set it."""
     unused: Sequence[tuple[Unused, str, str]]
     """Options that set nothing: row, flag or variable, text."""
+    not_used: Sequence[str] = ()
+    """A warning for each value that is not used as llama-server would."""
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -87,7 +90,11 @@ class FieldType(click.ParamType[Any]):
         escapes = ctx.params.get(_ESCAPE) is not False if ctx is not None else True
         try:
             flag = self._option.flags[-1]
-            return options.read_text(self._option, value, flag, escapes=escapes)
+            read = options.read_text(self._option, value, flag, escapes=escapes)
+            if ctx is not None:
+                name = _as_given(self._option)
+                ctx.meta[f"{_NOT_USED}{flag}"] = options.not_used(self._option, value, name)
+            return read
         except InvalidRequest as error:
             self.fail(error.message, param, ctx)
         except ConfigError as error:
@@ -95,10 +102,10 @@ class FieldType(click.ParamType[Any]):
 
 
 class OptionCommand(click.Command):
-    """A command with the options of the table; two-valued ones take one argument or two."""
+    """A command with the options of the table; one takes one argument, two, or none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Join such values before click counts them."""
+        """Arrange such values before click counts them."""
         words = paired(args)
         ctx.meta[_WORDS] = frozenset(word.partition("=")[0].replace("_", "-") for word in words)
         return super().parse_args(ctx, words)
@@ -121,14 +128,19 @@ class OptionCommand(click.Command):
 
 
 def paired(args: Sequence[str]) -> list[str]:
-    """Join the two values of an option that today's llama.cpp takes as one argument."""
+    """Join two values that llama.cpp takes as one argument, and add those that were left out."""
     joined = {flag: option.joined for option in OPTIONS if option.joined for flag in option.flags}
+    rows: tuple[Option | Unused, ...] = (*OPTIONS, *UNUSED)
+    bare = {flag: row.bare for row in rows if row.bare for flag in row.flags}
     result: list[str] = []
     waiting = list(args)
     while waiting:
         word = waiting.pop(0)
         result.append(word)
-        between = joined.get(word.replace("_", "-") if word.startswith("--") else word)
+        name = word.replace("_", "-") if word.startswith("--") else word
+        if name in bare:
+            result.append(waiting.pop(0) if waiting and _is_value(waiting[0]) else bare[name])
+        between = joined.get(name)
         if not between or len(waiting) < 2 or not _NUMBER.fullmatch(waiting[1]):
             continue
         if not _is_pair(waiting[0], between):
@@ -137,6 +149,11 @@ def paired(args: Sequence[str]) -> list[str]:
 
 
 _NUMBER = re.compile(r"[-+]?\d*\.?\d+")
+
+
+def _is_value(text: str) -> bool:
+    """Return whether a word that may be left out is there: `-1` is one, and no other `-word`."""
+    return not text.startswith("-") or text == "-" or _NUMBER.fullmatch(text) is not None
 
 
 def _is_pair(text: str, between: str) -> bool:
@@ -163,8 +180,6 @@ def _declared(option: Option, index: int) -> click.Option:
             names = [_name(index), *pairs, *rest]
         return click.Option(names, is_flag=True, default=None, help=text)
     extra: dict[str, Any] = {"multiple": True} if option.repeats else {"default": None}
-    if option.bare:
-        extra |= {"is_flag": False, "flag_value": option.bare}
     return click.Option(names, type=FieldType(option), help=text, **extra)
 
 
@@ -172,8 +187,7 @@ def _declared_unused(row: Unused, index: int) -> click.Option:
     names = [f"unused_{index}", *row.flags]
     if not row.n_values:
         return click.Option(names, is_flag=True, default=None, hidden=True)
-    extra: dict[str, Any] = {"is_flag": False, "flag_value": row.bare} if row.bare else {}
-    return click.Option(names, default=None, hidden=True, **extra)
+    return click.Option(names, default=None, hidden=True)
 
 
 def _escape_option() -> click.Option:
@@ -208,13 +222,23 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
     settings = dict(options.named_in(os.environ, sections))
     for index, option in enumerate(OPTIONS):
         value = values.get(_name(index))
-        if value is None or value == () or (option.value is not None and not (value or option.off)):
+        if value is None or (option.repeats and value == ()):
+            continue  # left out
+        if option.value is not None and not (value or option.off):
             continue
         if option.repeats and not option.is_switch:
             value = tuple(item for part in value for item in part)
         origin = option.off[0] if value is False and option.off else option.flags[-1]
         settings |= {field: (one, origin) for field, one in option.settings(value).items()}
-    return Given(settings, [*options.unused_in(os.environ), *_unused(values)])
+    unused = [*options.unused_in(os.environ), *_unused(values)]
+    return Given(settings, unused, [*options.not_used_in(os.environ, settings, sections), *_said()])
+
+
+def _said() -> list[str]:
+    """Return the warnings about the values of the command line."""
+    context = click.get_current_context(silent=True)
+    found = context.meta.items() if context is not None else ()
+    return [line for key, line in found if key.startswith(_NOT_USED) and line]
 
 
 def _unused(values: Mapping[str, Any]) -> list[tuple[Unused, str, str]]:
@@ -222,7 +246,7 @@ def _unused(values: Mapping[str, Any]) -> list[tuple[Unused, str, str]]:
     return [(row, _as_given(row), str(text)) for row, text in texts if text is not None]
 
 
-def _as_given(row: Unused) -> str:
+def _as_given(row: Option | Unused) -> str:
     """Return the name under which an option was given."""
     context = click.get_current_context(silent=True)
     words = context.meta.get(_WORDS, ()) if context is not None else ()
@@ -233,6 +257,8 @@ def log_warnings(found: Given) -> None:
     """Log the options that have no effect; raises `ConfigError` for one that is refused."""
     for line in warnings(found.unused):
         logger.warning("option without effect", extra={"cause": line, "hint": "leave it out"})
+    for line in found.not_used:
+        logger.warning("value not used", extra={"cause": line, "hint": "give the one that is used"})
 
 
 def warnings(found: Iterable[tuple[Unused, str, str]]) -> list[str]:

@@ -1,10 +1,12 @@
 """Readers of the texts of arguments: each returns a field's value, or raises `ValueError`."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 from protocol.process.named_file import read_named_text
+from protocol.wire.shapes import INT32_MAX
 
 
 def read_layers(text: str) -> int:
@@ -59,9 +61,18 @@ def read_range(text: str) -> tuple[int, ...]:
 def read_freq_scale(text: str) -> float:
     """Read a factor of the context as the scale of frequencies."""
     factor = float(text)
-    if factor <= 0:
-        raise ValueError("must be greater than 0")
-    return 1 / factor
+    return 1 / factor if factor else math.inf
+
+
+def read_strict(text: str) -> bool:
+    """Read a boolean, or a number: any but 0 is true."""
+    return int(text) != 0 if re.fullmatch(r"[-+]?\d+", text) else read_boolean(text)
+
+
+def read_timeout(text: str) -> float:
+    """Read seconds; a negative number is no limit, which is 68 years here."""
+    seconds = float(text)
+    return seconds if seconds >= 0 else float(INT32_MAX)
 
 
 def read_predict(text: str) -> int:

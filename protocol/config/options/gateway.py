@@ -6,6 +6,7 @@ from protocol.config.options.argument_readers import (
     read_object,
     read_object_file,
     read_one,
+    read_timeout,
 )
 from protocol.config.options.option import Option, option
 
@@ -16,7 +17,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.bind", "--bind"),
     option("gateway.curve_key_file", "--gateway-curve-key"),
     option("gateway.worker_keys", "--worker-keys"),
-    option("gateway.timeout_s", "-to --timeout", env="TIMEOUT"),
+    option("gateway.timeout_s", "-to --timeout", env="TIMEOUT", parse=read_timeout),
     option("gateway.api_key", "--api-key", env="LLAMA_API_KEY"),
     option("gateway.api_key_file", "--api-key-file", env="API_KEY_FILE", parse=read_one),
     option("gateway.api_key_admin", "--api-key-admin"),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from protocol.config.options.argument_readers import read_boolean, read_layers, read_poll
+from protocol.config.options.argument_readers import read_layers, read_poll, read_strict
 from protocol.config.options.option import Option, Unused, option, unused
 from protocol.cpulist import parse_mask
 
@@ -21,7 +21,7 @@ def _threads(of: str) -> tuple[Option, ...]:
     return (
         row("cpu-range", f"-Cr{short}d"),
         row("cpu-mask", f"-C{short}d", parse=parse_mask, doc=_MASK),
-        row("cpu-strict", "", parse=read_boolean, bare="1"),
+        row("cpu-strict", "", parse=read_strict, bare="1"),
         row("prio", ""),
         row("poll", "", parse=read_poll),
     )

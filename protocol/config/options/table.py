@@ -12,7 +12,7 @@ from typing import Any
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.config.options.argument_readers import read_boolean
 from protocol.config.options.gateway import GATEWAY_OPTIONS
-from protocol.config.options.option import SECTIONS, Option, Unused, read_text
+from protocol.config.options.option import SECTIONS, Option, Unused, not_used, read_text
 from protocol.config.options.presets import PRESETS
 from protocol.config.options.sampling import SAMPLING_OPTIONS
 from protocol.config.options.speculation import SPECULATION_OPTIONS
@@ -30,6 +30,8 @@ __all__ = [
     "apply",
     "from_environ",
     "named_in",
+    "not_used",
+    "not_used_in",
     "read_text",
     "unused_in",
 ]
@@ -77,21 +79,46 @@ def named_in(
 def _in_environ(option: Option, environ: Mapping[str, str]) -> tuple[Any, str]:
     """Return an option's value and the variable that sets it; no variable is an empty name."""
     if text := environ.get(option.env, ""):
-        if option.value is None:
+        if not option.is_switch:
             return read_text(option, text, option.env), option.env
-        is_on = _is_on(text, option.env)
-        return (is_on, option.env) if is_on or option.off else (None, "")
+        is_on = _is_on(option, text)
+        sets = is_on or (is_on is False and (option.off or option.value is None))
+        return (is_on, option.env) if sets else (None, "")
     negated = option.env.replace("_ARG_", "_ARG_NO_")
     if option.off and environ.get(negated) is not None:
         return False, negated
     return None, ""
 
 
-def _is_on(text: str, key: str) -> bool:
+_ONLY_ON = ("gateway.metrics",)
+"""llama-server does not have the flags that turn these off, so their variables turn them on."""
+
+
+def _is_on(option: Option, text: str) -> bool | None:
+    """Read the variable of a switch; None if llama-server ignores the text."""
     try:
         return read_boolean(text)
     except ValueError as error:
-        raise InvalidRequest(f"{key}: {error}", param=key) from error
+        if not option.off or option.field in _ONLY_ON:
+            return None
+        raise InvalidRequest(f"{option.env}: {error}", param=option.env) from error
+
+
+def not_used_in(
+    environ: Mapping[str, str], settings: Mapping[str, tuple[Any, str]], sections: Iterable[str]
+) -> list[str]:
+    """Return a warning for each variable that is ignored, or sets something else than it says."""
+    lines = []
+    for option in OPTIONS:
+        text = environ.get(option.env, "") if option.env and option.section in sections else ""
+        if not text:
+            continue
+        if option.is_switch:
+            if _is_on(option, text) is None:
+                lines.append(f"{option.env} {text} is neither on nor off, and is ignored")
+        elif settings[option.field][1] == option.env:
+            lines.append(not_used(option, text, option.env))
+    return list(filter(None, lines))
 
 
 def unused_in(environ: Mapping[str, str]) -> list[tuple[Unused, str, str]]:

@@ -13,6 +13,7 @@ from protocol.config.options.argument_readers import (
     read_poll,
     read_range,
     read_shares,
+    read_strict,
 )
 from protocol.config.options.option import Option, option
 from protocol.cpulist import parse_mask
@@ -117,8 +118,8 @@ WORKER_OPTIONS: tuple[Option, ...] = (
         parse=parse_mask,
         doc="CPUs of the threads that read prompts, as a hexadecimal mask.",
     ),
-    option("worker.cpu_strict", "--cpu-strict", parse=read_boolean, bare="1"),
-    option("worker.cpu_strict_batch", "--cpu-strict-batch", parse=read_boolean, bare="1"),
+    option("worker.cpu_strict", "--cpu-strict", parse=read_strict, bare="1"),
+    option("worker.cpu_strict_batch", "--cpu-strict-batch", parse=read_strict, bare="1"),
     option("worker.prio", "--prio"),
     option("worker.prio_batch", "--prio-batch"),
     option("worker.poll", "--poll"),

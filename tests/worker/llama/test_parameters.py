@@ -84,6 +84,10 @@ def test_shares_of_devices_and_the_file_reach_llama_cpp(monkeypatch: pytest.Monk
         (["-np", "4", "-c", "100", "--no-kv-unified"], "n_ctx", 4 * 256),
         (["-np", "3", "--cache-branches", "0"], "n_seq_max", 3),
         (["-b", "300"], "n_batch", 300),
+        (["-b", "-1", "-c", "8192"], "n_batch", 8192),
+        (["-b", "2147483647", "-c", "1024"], "n_batch", 1024),
+        (["-ub", "0"], "n_ubatch", 2048),
+        (["-ub", "-1", "-b", "700"], "n_ubatch", 700),
         (["-ub", "64"], "n_ubatch", 64),
         (["-t", "3"], "n_threads", 3),
         (["-t", "3"], "n_threads_batch", 3),
@@ -160,6 +164,8 @@ def test_the_draft_model_has_a_file_and_layers_of_its_own(monkeypatch: pytest.Mo
         (["--pooling", "last"], "pooling_type", 3),
         (["--reranking"], "pooling_type", 4),
         (["-ub", "96"], "n_batch", 96),
+        (["-ub", "0", "-b", "128"], "n_batch", 128),
+        (["-ub", "-1", "-b", "-1"], "n_ctx", 500),
     ],
     ids=str,
 )
@@ -168,9 +174,9 @@ def test_options_of_embeddings_reach_llama_cpp(
 ) -> None:
     monkeypatch.setattr(embedding, "_meta", lambda _model, _key: "")
     loaded: Any = SimpleNamespace(model=None)
-    params = embedding._params(loaded, worker_of("--embeddings", *args), 512)
+    params = embedding._params(loaded, worker_of("--embeddings", *args), 500)
     assert getattr(params, name) == value
-    assert getattr(embedding._params(loaded, worker_of("--embeddings"), 512), name) != value
+    assert getattr(embedding._params(loaded, worker_of("--embeddings"), 500), name) != value
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class FakeBackend:
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
         self.n_cells = total
-        self.n_batch = config.n_batch
+        self.n_batch = min(config.n_batch, total)
         self.n_seq = n_sequences(config.n_slots, config.cache_branches)
         self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
         self.is_gpu = False

@@ -29,7 +29,7 @@ class FakeEmbedder:
     def __init__(self, config: WorkerConfig, n_ctx: int, record: ComputeRecord) -> None:
         self._record = record
         self.pooling = "rank" if config.reranking else config.pooling or "mean"
-        self.n_batch = config.n_ubatch
+        self.n_batch = config.n_ubatch or min(config.n_batch, n_ctx)
         self.n_ctx = n_ctx
         self.n_seq = 4
         self.can_split = self.pooling == "last"

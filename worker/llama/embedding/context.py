@@ -211,7 +211,7 @@ def _context(loaded: LoadedModel, config: WorkerConfig, params: Any) -> Any:
 def _params(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> Any:
     params = context_params(config)
     pooling = _pooling(loaded.model, config)
-    n_batch = config.n_ubatch
+    n_batch = config.n_ubatch or min(config.n_batch, n_ctx)
     params.embeddings = True
     params.pooling_type = POOLINGS.index(pooling) if pooling else -1
     params.attention_type = _ATTENTION[config.attention_type]
