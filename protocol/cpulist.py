@@ -27,11 +27,16 @@ def _number(text: str, whole: str) -> int:
 
 
 def parse_mask(text: str) -> str:
-    """Turn llama-server's mask, bits in hexadecimal, into a list; raises ValueError."""
-    match = re.fullmatch(r"(?:0[xX])?([0-9a-fA-F]{1,256})", text)
-    bits = int(match[1], 16) if match else 0
+    """Turn llama-server's mask, bits in hexadecimal, into a list; raises ValueError.
+
+    Without a bit it is `all`, as threads are then bound to no CPU.
+    """
+    match = re.fullmatch(r"(?:0[xX])?([0-9a-fA-F]{0,256})", text)
+    if match is None:
+        raise ValueError("must be a mask of CPUs in hexadecimal")
+    bits = int(match[1] or "0", 16)
     if not bits:
-        raise ValueError("must be a mask of CPUs in hexadecimal, with a bit set")
+        return ANYWHERE
     return format_cpus(i for i in range(bits.bit_length()) if bits >> i & 1)
 
 

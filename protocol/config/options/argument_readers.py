@@ -35,6 +35,11 @@ def read_object(text: str) -> str:
     return text
 
 
+def read_page_settings(text: str) -> str:
+    """Read a JSON object, as text, or nothing."""
+    return read_object(text) if text else ""
+
+
 def read_effort(text: str) -> str:
     """Read a level of effort; default is the template's own."""
     return "" if text == "default" else text

@@ -117,6 +117,10 @@ BEYOND: Mapping[str, Beyond | KnownSamplers] = {
     "worker.n_draft": Beyond(high=64, why="is more than is ever drafted: 64 is used"),
     "worker.n_draft_min": Beyond(low=0, high=64),
     "worker.draft_p_min": _SHARE,
+    "worker.embd_normalize": Beyond(
+        low=-1, below=2, why="is no norm: 2, the Euclidean one, is used"
+    ),
+    "sampling.dry_allowed_length": Beyond(low=0, why="is no length: 0 is used"),
     "sampling.n_keep": _AUTOMATIC,
     "sampling.repeat_penalty": Beyond(high=1e6),
     "sampling.adaptive_decay": Beyond(low=0, high=0.99),

@@ -3,9 +3,9 @@
 from protocol.config.options.argument_readers import (
     read_flash,
     read_interval,
-    read_object,
     read_object_file,
     read_one,
+    read_page_settings,
     read_timeout,
 )
 from protocol.config.options.option import Option, option
@@ -51,7 +51,7 @@ GATEWAY_OPTIONS: tuple[Option, ...] = (
     option("gateway.cors_headers", "--cors-headers"),
     option("gateway.cors_credentials", "--cors-credentials", "--no-cors-credentials"),
     option("gateway.n_threads", "--threads-http"),
-    option("gateway.ui_config", "--ui-config --webui-config", parse=read_object),
+    option("gateway.ui_config", "--ui-config --webui-config", parse=read_page_settings),
     option(
         "gateway.ui_config",
         "--ui-config-file --webui-config-file",

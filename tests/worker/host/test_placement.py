@@ -185,13 +185,14 @@ def test_other_lists_are_refused_with_an_example(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mask", "cpus"), [("0x3", "0-1"), ("f0", "4-7"), ("101", "0,8"), ("0X8", "3")]
+    ("mask", "cpus"),
+    [("0x3", "0-1"), ("f0", "4-7"), ("101", "0,8"), ("0X8", "3"), ("0", "all"), ("", "all")],
 )
 def test_masks_become_lists(mask: str, cpus: str) -> None:
     assert parse_mask(mask) == cpus
 
 
-@pytest.mark.parametrize("mask", ["", "0", "0x", "zz", "-1", "1_0", "f" * 300])
+@pytest.mark.parametrize("mask", ["zz", "-1", "1_0", "f" * 300])
 def test_other_masks_are_refused(mask: str) -> None:
     with pytest.raises(ValueError, match="hexadecimal"):
         parse_mask(mask)

@@ -54,6 +54,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("--slot-prompt-similarity", "-1", 1e-9),
         ("--spec-draft-p-min --adaptive-decay", "-1", 0),
         ("--adaptive-decay", "2", 0.99),
+        ("--cpu-mask --cpu-mask-batch --cpu-mask-draft", "0", "all"),
+        ("--webui-config", "", ""),
     ],
 )
 def test_a_value_beyond_the_limits_has_llama_servers_effect(
@@ -75,6 +77,8 @@ def test_a_value_beyond_the_limits_has_llama_servers_effect(
         ("--yarn-orig-ctx", "-1", 0, "would leave no context with YaRN"),
         ("-to", "0", 600.0, "would refuse every request with a body: 600 seconds are used"),
         ("--draft", "1000", 64, "is more than is ever drafted: 64 is used"),
+        ("--dry-allowed-length", "-1", 0, "is no length: 0 is used"),
+        ("--embd-normalize", "-2", 2, "is no norm: 2, the Euclidean one, is used"),
         ("--samplers", "top_k;a;b", ("top_k",), "names unknown samplers, which are left out: 'a',"),
         ("--samplers", "abc", (), "names unknown samplers, which are left out: 'abc'"),
         ("--sampling-seq", "9k", ("top_k",), "names unknown samplers, which are left out: '9'"),
