@@ -231,7 +231,19 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
         origin = option.off[0] if value is False and option.off else option.flags[-1]
         settings |= {field: (one, origin) for field, one in option.settings(value).items()}
     unused = [*options.unused_in(os.environ), *_unused(values)]
-    return Given(settings, unused, [*options.not_used_in(os.environ, settings, sections), *_said()])
+    not_used = [*options.not_used_in(os.environ, settings, sections), *_said()]
+    return Given(settings, unused, [*not_used, *_without_catalog(settings)])
+
+
+_MODEL = ("worker.model", "worker.model_url", "worker.hf_repo")
+_CATALOG = ("gateway.models_dir", "gateway.models_preset")
+
+
+def _without_catalog(settings: dict[str, tuple[Any, str]]) -> list[str]:
+    """Remove the models on demand if there is a model, as llama-server does; return warnings."""
+    chosen = next((settings[field][1] for field in _MODEL if field in settings), "")
+    names = [settings.pop(field)[1] for field in _CATALOG if chosen and field in settings]
+    return [f"{name} is not used, because {chosen} names the only model" for name in names]
 
 
 def _said() -> list[str]:

@@ -40,6 +40,12 @@ def read_page_settings(text: str) -> str:
     return read_object(text) if text else ""
 
 
+def read_cpu_range(text: str) -> str:
+    """Read CPUs; an end of a range may be left out, as in -3 or 2-."""
+    match = re.fullmatch(r"(\d*)-(\d*)", text)
+    return f"{match[1] or 0}-{match[2] or _LAST_CPU}" if match else text
+
+
 def read_effort(text: str) -> str:
     """Read a level of effort; default is the template's own."""
     return "" if text == "default" else text
@@ -150,6 +156,8 @@ def read_boolean(text: str) -> bool:
     raise ValueError("must be one of on, off, true, false, 1, 0")
 
 
+_LAST_CPU = 511
+"""llama.cpp's GGML_MAX_N_THREADS - 1."""
 _POLLING = 50
 """llama.cpp's own polling level."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "'": "'", '"': '"', "\\": "\\"}

@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from protocol.config.options.argument_readers import read_layers, read_poll, read_strict
+from protocol.config.options.argument_readers import (
+    read_cpu_range,
+    read_layers,
+    read_poll,
+    read_strict,
+)
 from protocol.config.options.option import Option, Unused, option, unused
 from protocol.cpulist import parse_mask
 
@@ -19,7 +24,7 @@ def _threads(of: str) -> tuple[Option, ...]:
         return option(f"worker.{key}{field}_draft", flags, **extra)
 
     return (
-        row("cpu-range", f"-Cr{short}d"),
+        row("cpu-range", f"-Cr{short}d", parse=read_cpu_range),
         row("cpu-mask", f"-C{short}d", parse=parse_mask, doc=_MASK),
         row("cpu-strict", "", parse=read_strict, bare="1"),
         row("prio", ""),

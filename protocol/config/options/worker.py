@@ -2,6 +2,7 @@
 
 from protocol.config.options.argument_readers import (
     read_boolean,
+    read_cpu_range,
     read_effort,
     read_file,
     read_flash,
@@ -104,14 +105,14 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.repack", "--repack", "-nr --no-repack", env="REPACK"),
     option("worker.override_kv", "--override-kv"),
     option("worker.numa", "--numa", bare="distribute"),
-    option("worker.cpus", "-Cr --cpu-range"),
+    option("worker.cpus", "-Cr --cpu-range", parse=read_cpu_range),
     option(
         "worker.cpus",
         "-C --cpu-mask",
         parse=parse_mask,
         doc="CPUs that the worker may run on, as a hexadecimal mask.",
     ),
-    option("worker.cpus_batch", "-Crb --cpu-range-batch"),
+    option("worker.cpus_batch", "-Crb --cpu-range-batch", parse=read_cpu_range),
     option(
         "worker.cpus_batch",
         "-Cb --cpu-mask-batch",

@@ -56,6 +56,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("--adaptive-decay", "2", 0.99),
         ("--cpu-mask --cpu-mask-batch --cpu-mask-draft", "0", "all"),
         ("--webui-config", "", ""),
+        ("-Cr -Crb -Crd -Crbd", "-1", "0-1"),
+        ("-Cr", "2-", "2-511"),
+        ("-Cr", "0-1,3", "0-1,3"),
     ],
 )
 def test_a_value_beyond_the_limits_has_llama_servers_effect(
@@ -141,6 +144,20 @@ def test_a_word_in_the_variable_of_what_can_be_turned_off_is_refused(
     monkeypatch.setenv("LLAMA_ARG_MMAP", "abc")
     with pytest.raises(ConfigError, match="LLAMA_ARG_MMAP: must be one of on, off"):
         given()
+
+
+@pytest.mark.parametrize("flag", ["--models-dir", "--models-preset"])
+@pytest.mark.parametrize("model", ["-m", "--model-url", "--hf-repo"])
+def test_a_model_takes_precedence_over_models_on_demand(
+    flag: str, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = given(flag, "models", model, "x")
+    assert list(found.changes.values()) == ["x"]
+    (line,) = found.not_used
+    assert line.startswith(f"{flag} is not used, because --")
+    assert given(flag, "models").changes
+    monkeypatch.setenv("LLAMA_ARG_MODELS_DIR", "models")
+    assert list(given(model, "x").changes.values()) == ["x"]
 
 
 def test_every_field_of_the_table_is_an_options() -> None:
