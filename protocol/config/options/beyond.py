@@ -120,6 +120,8 @@ BEYOND: Mapping[str, Beyond | KnownSamplers] = {
     "worker.embd_normalize": Beyond(
         low=-1, below=2, why="is no norm: 2, the Euclidean one, is used"
     ),
+    "sampling.temperature": Beyond(low=0),
+    "sampling.dry_base": Beyond(low=1, below=1.75),
     "sampling.dry_allowed_length": Beyond(low=0, why="is no length: 0 is used"),
     "sampling.n_keep": _AUTOMATIC,
     "sampling.repeat_penalty": Beyond(high=1e6),

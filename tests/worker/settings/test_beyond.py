@@ -55,6 +55,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("--spec-draft-p-min --adaptive-decay", "-1", 0),
         ("--adaptive-decay", "2", 0.99),
         ("--cpu-mask --cpu-mask-batch --cpu-mask-draft", "0", "all"),
+        ("--temp", "-1", 0),
+        ("--dry-base", "0.5", 1.75),
         ("--webui-config", "", ""),
         ("-Cr -Crb -Crd -Crbd", "-1", "0-1"),
         ("-Cr", "2-", "2-511"),
