@@ -1,5 +1,6 @@
 """Models that come and go with the requests: real processes over the fake backend."""
 
+import contextlib
 import json
 import os
 import signal
@@ -57,23 +58,25 @@ def hf_hub_download(repo, name, *, token, cache_dir, tqdm_class):
 """Stands in for the hub's package: it writes files of four bytes."""
 
 
-@pytest.fixture
-def route(tmp_path: Path) -> Iterator[Route]:
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Route]:
     """Serve these models of a folder, and those of a preset file."""
     running: list[Served] = []
 
     def begin(*names: str, ini: str = "", **gateway: int) -> Served:
-        (tmp_path / "models").mkdir()
+        (folder / "models").mkdir()
         for name in names:
-            (tmp_path / "models" / f"{name}.gguf").touch()
-        (tmp_path / "models.ini").write_text(ini)
+            (folder / "models" / f"{name}.gguf").touch()
+        (folder / "models.ini").write_text(ini)
         defaults = {"models_max": 4, "queue_timeout_s": 60, "gateways": 1}
-        (tmp_path / "pool.toml").write_text(CONFIG.format(**defaults | gateway))
-        path = str(tmp_path / "pool.toml")
-        (tmp_path / "huggingface_hub.py").write_text(HUB)
-        path_of_hub = os.pathsep.join([str(tmp_path), str(ROOT)])
-        env = {"LLAMA_CACHE": str(tmp_path / "cache"), "PYTHONPATH": path_of_hub}
-        served = Served(python("-m", "worker.cli", "serve", "--config", path), env)
+        config = folder / "pool.toml"
+        config.write_text(CONFIG.format(**defaults | gateway))
+        (folder / "huggingface_hub.py").write_text(HUB)
+        path_of_hub = os.pathsep.join([str(folder), str(ROOT)])
+        env = {"LLAMA_CACHE": str(folder / "cache"), "PYTHONPATH": path_of_hub}
+        command = python("-m", "worker.cli", "serve", "--config", str(config))
+        served = Served(command, env)
+        served.config = config
         running.append(served)
         return served.wait_until_ready()
 
@@ -82,9 +85,31 @@ def route(tmp_path: Path) -> Iterator[Route]:
         served.close()
 
 
-def states(served: Served, query: str = "") -> dict[str, str]:
+@pytest.fixture
+def route(tmp_path: Path) -> Iterator[Route]:
+    """Start servers that live as long as the test."""
+    with serving(tmp_path) as begin:
+        yield begin
+
+
+INI = "[broken]\nlora = /no/such/file\n[first]\nload-on-startup = true\n[edited]\nc = {n_ctx}\n"
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server with models for many tests: none touches those of another."""
+    folder = tmp_path_factory.mktemp("models")
+    put(folder / "cache", "u/m", "m-F16.gguf", "m-Q8_0.gguf")
+    names = ("plain", "first", "edited", "killed", "ended", "gone")
+    with serving(folder) as begin:
+        yield begin(*names, ini=INI.format(n_ctx=512), models_max=9)
+
+
+def states(served: Served, *of: str, query: str = "") -> dict[str, str]:
+    """Return the states of the models whose names begin with these, or of all."""
     listed = served.client.get(f"/models{query}").json()["data"]
-    return {model["id"]: model["status"]["value"] for model in listed}
+    found = {model["id"]: model["status"]["value"] for model in listed}
+    return {name: state for name, state in found.items() if not of or name.startswith(of)}
 
 
 def asked(served: Served, model: str, n_predict: int = 4) -> httpx.Response:
@@ -102,33 +127,33 @@ def test_models_come_with_their_requests_and_make_room_for_one_another(route: Ro
     assert served.survivors() == []
 
 
-def test_a_model_of_the_cache_is_deleted_with_its_files(route: Route, tmp_path: Path) -> None:
-    snapshot = put(tmp_path / "cache", "u/m", "m-F16.gguf", "m-Q8_0.gguf")
-    served = route("a")
+def test_a_model_of_the_cache_is_deleted_with_its_files(shared: Served) -> None:
+    served = shared
+    (file,) = shared.config.parent.glob("cache/models--u--m/snapshots/*/m-F16.gguf")
     assert asked(served, "u/m:F16").status_code == 200
-    assert states(served) == {"a": "unloaded", "u/m:F16": "loaded", "u/m:Q8_0": "unloaded"}
+    assert states(served, "u/m") == {"u/m:F16": "loaded", "u/m:Q8_0": "unloaded"}
     answer = served.client.delete("/models?model=u/m:F16")
     assert (answer.status_code, answer.json()) == (200, {"success": True})
-    assert states(served) == {"a": "unloaded", "u/m:Q8_0": "unloaded"}
-    assert [one.name for one in snapshot.iterdir()] == ["m-Q8_0.gguf"]
+    assert states(served, "u/m") == {"u/m:Q8_0": "unloaded"}
+    assert [one.name for one in file.parent.iterdir()] == ["m-Q8_0.gguf"]
     assert asked(served, "u/m:F16").status_code == 400
 
 
-def test_a_model_is_downloaded_used_and_deleted(route: Route) -> None:
-    served = route("a")
+def test_a_model_is_downloaded_used_and_deleted(shared: Served) -> None:
+    served = shared
     with served.client.stream("GET", "/models/sse") as stream:
-        answer = served.client.post("/models", json={"model": "u/m:F16"})
+        answer = served.client.post("/models", json={"model": "u/new:F16"})
         assert (answer.status_code, answer.json()) == (200, {"success": True})
         lines = (line[6:] for line in stream.iter_lines() if line.startswith("data: "))
         told = [json.loads(next(lines)) for _ in range(3)]
     done = {"progress": {"m-F16.gguf": {"done": 4, "total": 4}}}
     assert [one.get("data") for one in told] == [done, done, None]
     assert [one["event"] for one in told] == ["download_progress"] * 2 + ["download_finished"]
-    assert states(served) == {"a": "unloaded", "u/m:F16": "unloaded"}
-    assert asked(served, "u/m:F16").status_code == 200
-    assert served.client.delete("/models?model=u/m:F16").json() == {"success": True}
-    assert states(served) == {"a": "unloaded"}
-    refused = served.client.post("/models", json={"model": "u/m:Q2_K"}).json()["error"]
+    assert states(served, "u/new") == {"u/new:F16": "unloaded"}
+    assert asked(served, "u/new:F16").status_code == 200
+    assert served.client.delete("/models?model=u/new:F16").json() == {"success": True}
+    assert states(served, "u/new") == {}
+    refused = served.client.post("/models", json={"model": "u/new:Q2_K"}).json()["error"]
     assert refused["code"] == 400
     assert "no GGUF file of Q2_K" in refused["message"]
 
@@ -186,26 +211,26 @@ def test_gateways_make_room_only_with_what_none_of_them_uses(route: Route) -> No
         assert [one.result() for one in first] == [100] * 4
 
 
-def test_a_model_that_cannot_start_fails_its_own_request_alone(route: Route) -> None:
-    served = route("a", ini="[broken]\nlora = /no/such/file\n")
-    assert asked(served, "a").status_code == 200
+def test_a_model_that_cannot_start_fails_its_own_request_alone(shared: Served) -> None:
+    served = shared
+    assert asked(served, "plain").status_code == 200
     answer = asked(served, "broken")
     assert answer.status_code == 500
     assert answer.json()["error"]["message"] == (
         "model name=broken failed to load: lora /no/such/file does not exist"
     )
-    assert states(served) == {"a": "loaded", "broken": "unloaded"}
-    assert asked(served, "a").status_code == 200
+    assert states(served, "plain", "broken") == {"plain": "loaded", "broken": "unloaded"}
+    assert asked(served, "plain").status_code == 200
 
 
-def test_a_killed_worker_of_a_loaded_model_comes_back(route: Route) -> None:
-    served = route("a")
-    assert asked(served, "a").status_code == 200
-    served.wait_for("process ready child=a-1")
-    os.kill(served.pid_of("a-1"), signal.SIGKILL)
-    served.wait_for("process died child=a-1 cause=.killed")
-    assert asked(served, "a").status_code == 200
-    assert states(served) == {"a": "loaded"}
+def test_a_killed_worker_of_a_loaded_model_comes_back(shared: Served) -> None:
+    served = shared
+    assert asked(served, "killed").status_code == 200
+    served.wait_for("process ready child=killed-1")
+    os.kill(served.pid_of("killed-1"), signal.SIGKILL)
+    served.wait_for("process died child=killed-1 cause=.killed")
+    assert asked(served, "killed").status_code == 200
+    assert states(served, "killed") == {"killed": "loaded"}
 
 
 def test_a_killed_gateway_is_told_what_runs(route: Route) -> None:
@@ -224,41 +249,41 @@ def test_a_killed_gateway_is_told_what_runs(route: Route) -> None:
         assert eventually(lambda: client.post("/completion", json=body).status_code == 200)
 
 
-def test_what_is_to_be_there_from_the_start_is(route: Route) -> None:
-    served = route("a", "b", ini="[b]\nload-on-startup = true\n")
-    assert eventually(lambda: states(served) == {"a": "unloaded", "b": "loaded"})
+def test_what_is_to_be_there_from_the_start_is(shared: Served) -> None:
+    assert eventually(lambda: states(shared, "first") == {"first": "loaded"})
 
 
 def test_a_changed_preset_ends_the_model_that_runs_with_the_old_one(
-    route: Route, tmp_path: Path
+    shared: Served,
 ) -> None:
-    served = route("a", ini="[a]\nc = 512\n")
-    assert asked(served, "a").status_code == 200
-    (tmp_path / "models.ini").write_text("[a]\nc = 256\n[new]\n")
-    assert states(served, "?reload=1") == {"a": "unloaded", "new": "unloaded"}
-    props = served.client.get("/props?model=a").json()
+    served = shared
+    assert asked(served, "edited").status_code == 200
+    (served.config.parent / "models.ini").write_text(INI.format(n_ctx=256) + "[new]\n")
+    found = states(served, "edited", "new", query="?reload=1")
+    assert found == {"edited": "unloaded", "new": "unloaded"}
+    props = served.client.get("/props?model=edited").json()
     assert props["default_generation_settings"]["n_ctx"] == 128
 
 
-def test_unloading_finishes_what_runs(route: Route) -> None:
-    served = route("a")
-    assert asked(served, "a").status_code == 200
-    with served.stream("slow", model="a", n_predict=50) as stream:
+def test_unloading_finishes_what_runs(shared: Served) -> None:
+    served = shared
+    assert asked(served, "ended").status_code == 200
+    with served.stream("slow", model="ended", n_predict=50) as stream:
         first = next(stream)
-        answer = served.client.post("/models/unload", json={"model": "a"})
+        answer = served.client.post("/models/unload", json={"model": "ended"})
         assert answer.json() == {"success": True}
         *_, last = [first, *stream]
     assert last["tokens_predicted"] == 50
-    assert eventually(lambda: states(served) == {"a": "unloaded"})
+    assert eventually(lambda: states(served, "ended") == {"ended": "unloaded"})
 
 
-def test_a_model_whose_file_is_gone_finishes_what_runs(route: Route, tmp_path: Path) -> None:
-    served = route("a")
-    assert asked(served, "a").status_code == 200
-    with served.stream("slow", model="a", n_predict=50) as stream:
+def test_a_model_whose_file_is_gone_finishes_what_runs(shared: Served) -> None:
+    served = shared
+    assert asked(served, "gone").status_code == 200
+    with served.stream("slow", model="gone", n_predict=50) as stream:
         first = next(stream)
-        (tmp_path / "models" / "a.gguf").unlink()
-        assert states(served, "?reload=1") == {}
+        (served.config.parent / "models" / "gone.gguf").unlink()
+        assert states(served, "gone", query="?reload=1") == {}
         *_, last = [first, *stream]
     assert last["tokens_predicted"] == 50
 
