@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import Serve
+from tests.e2e.conftest import Serve, serving
 from tests.e2e.process import Process, python
 from tests.e2e.served import Served, eventually
 
@@ -31,27 +31,21 @@ def finish(served: Served, prompt: str, started: threading.Event, **body: Any) -
     return found
 
 
-def test_serves_and_drains(serve: Serve) -> None:
-    served = serve({"count": 2}).wait_until_ready()
-    response = served.complete("Hello")
-    assert response.status_code == 200
-    assert len(response.json()["content"]) == 8
-    served.signal(signal.SIGTERM)
-    assert served.wait() == 0
-    assert served.survivors() == []
-
-
-def test_runtime_directory_is_gone_after_the_end(tmp_path: Path) -> None:
+def test_serves_drains_and_leaves_nothing_behind(tmp_path: Path) -> None:
     folder, config = tmp_path / "run", tmp_path / "pool.toml"
     config.write_text(
-        f'runtime_dir = "{folder}"\n[gateway]\nport = 0\n[[worker]]\nbackend = "fake"\n'
+        f'runtime_dir = "{folder}"\n[gateway]\nport = 0\n[[worker]]\nbackend = "fake"\ncount = 2\n'
     )
     served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
     try:
         served.wait_until_ready()
         assert (folder / "pool.json").stat().st_mode & 0o777 == 0o600
+        response = served.complete("Hello")
+        assert response.status_code == 200
+        assert len(response.json()["content"]) == 8
         served.signal(signal.SIGTERM)
         assert served.wait() == 0
+        assert served.survivors() == []
         assert not folder.exists()
     finally:
         served.close()
@@ -177,20 +171,16 @@ def test_kill_9_of_the_supervisor_leaves_nobody(serve: Serve) -> None:
     assert served.survivors() == []
 
 
-def test_sigterm_while_loading_ends_soon(serve: Serve) -> None:
-    served = serve({"fake_load_ms": 60_000})
-    served.wait_for("process ready child=gateway")
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0  # the load takes a minute
-    assert served.survivors() == []
-
-
-def test_answers_503_while_the_model_loads(serve: Serve) -> None:
+def test_answers_503_while_the_model_loads_and_ends_soon_then(serve: Serve) -> None:
     served = serve({"fake_load_ms": 60_000})
     url = served.wait_for(r"listening url=(\S+)")[1]
+    served.wait_for_count("process ready child=gateway", 1)  # before or after the line above
     response = httpx.get(f"{url}/health")
     assert response.status_code == 503
     assert response.json()["error"]["message"] == "Loading model"
+    served.signal(signal.SIGTERM)
+    assert served.wait(30) == 0  # the load takes a minute
+    assert served.survivors() == []
 
 
 def test_port_in_use_is_one_line_and_78(serve: Serve) -> None:
@@ -244,9 +234,19 @@ def test_mistakes_are_one_clear_line(
         assert len(process.lines) == 1
 
 
-def test_two_models_answer_by_name(serve: Serve) -> None:
-    served = serve({"name": "a", "alias": "alpha"}, {"name": "b", "alias": "beta"})
-    served.wait_until_ready()
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A pool of two models with a key."""
+    folder = tmp_path_factory.mktemp("locked")
+    (folder / "keys").write_text("# keys\nright\n")
+    workers = ({"name": "a", "alias": "alpha"}, {"name": "b", "alias": "beta"})
+    with serving(folder) as begin:
+        yield begin(*workers, gateway={"api_key_file": ["keys"]}).wait_until_ready()
+
+
+def test_two_models_answer_by_name(locked: Served) -> None:
+    served = locked
+    served.client.headers["authorization"] = "Bearer right"
     listed = served.client.get("/v1/models").json()["data"]
     assert sorted(model["id"] for model in listed) == ["alpha", "beta"]
     for name in ("alpha", "beta"):
@@ -260,13 +260,12 @@ def test_two_models_answer_by_name(serve: Serve) -> None:
     assert "gamma" in response.json()["error"]["message"]
 
 
-def test_wrong_key_is_401(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("# keys\nright\n")
-    served = serve({}, gateway={"api_key_file": ["keys"]}).wait_until_ready()
-    assert served.complete("x").status_code == 401
-    for key, status in (("wrong", 401), ("right", 200)):
-        served.client.headers["authorization"] = f"Bearer {key}"
-        assert served.complete("x").status_code == status
+def test_wrong_key_is_401(locked: Served) -> None:
+    for key, status in (("", 401), ("wrong", 401), ("right", 200)):
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        body = {"model": "alpha", "prompt": "x"}
+        answer = httpx.post(f"{locked.url}/completion", json=body, headers=headers)
+        assert answer.status_code == status
 
 
 @pytest.fixture(scope="module")
