@@ -33,8 +33,17 @@ _LONG = (
 """Folders whose files take long, the longest first: one that began late would be left over."""
 _BETWEEN = 0.7
 """Share of all other files that runs beside these; the rest is left for the end."""
-_TOGETHER = ("tests/browser",)
-"""Folders whose tests share what is dear to start: one process runs all of them."""
+_TOGETHER = {
+    "tests/browser": ("tests/browser",),
+    # Two libraries of vendors: a second to import.
+    "tests/e2e/test_real_clients.py": (
+        *("tests/e2e/test_real_clients.py", "tests/e2e/test_real_model.py"),
+        *("tests/e2e/test_tools.py", "tests/gateway/clients"),
+        "tests/gateway/http/test_route_notice.py",
+        *("tests/gateway/keys/test_http_waiting.py", "tests/gateway/routes/test_http_vectors.py"),
+    ),
+}
+"""Files and folders whose tests share what is dear to start: one process runs all of them."""
 
 
 @pytest.hookimpl(trylast=True)
@@ -54,8 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _together(file: str) -> str:
-    """Return the folder of those that stay together, or the file itself."""
-    return next((folder for folder in _TOGETHER if file.startswith(folder)), file)
+    """Return the name of those that stay together, or the file itself."""
+    return next((name for name, files in _TOGETHER.items() if file.startswith(files)), file)
 
 
 def _rank(name: str) -> int:
