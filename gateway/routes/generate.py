@@ -196,7 +196,8 @@ class GenerationEndpoint:
 
 
 def _weight(outcome: TaskOutcome) -> int:
-    return len(outcome.tokens) + sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
+    n_top = sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
+    return len(outcome.tokens) + len(outcome.done.biases) + n_top
 
 
 async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> RequestPlan:

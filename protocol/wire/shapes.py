@@ -177,7 +177,9 @@ class Items(FieldShape):
         if len(value) > bounds[self.max_length]:
             unit = "tokens" if self.max_length == CONTEXT_TOKENS else "entries"
             raise bounds.too_long(len(value), unit, self.max_length, path)
-        if isinstance(self.item, Flag):
+        if isinstance(self.item, Flag) or (
+            isinstance(self.item, Free) and self.item.fits_each(value, bounds)
+        ):
             return
         if value and type(value[0]) is int and set(map(type, value)) == {int}:
             # All are integers: if the least and the greatest are valid, all are.
@@ -208,6 +210,13 @@ class Free(FieldShape):
             raise bounds.too_long(n_chars, "characters", self.max_length, path)
         if self.counts:
             bounds.count_chars(n_chars, path)
+
+    def fits_each(self, values: list[Any], bounds: Bounds) -> bool:
+        """Return whether all of many small values are within the bounds, in one pass."""
+        if self.counts:
+            return False
+        depth, n_chars = measure(values)
+        return depth <= bounds[self.depth] + 1 and n_chars <= bounds[self.max_length]
 
     def describe(self) -> str:
         return f"{_named(self.max_length)} characters, nested {_named(self.depth)} deep"

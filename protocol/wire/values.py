@@ -185,6 +185,8 @@ def take_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
     They are those of another shape and those whose bias is neither a number nor false. A fraction
     for a token has no meaning and is refused.
     """
+    if (pairs := _plain_pairs(value)) is not None:
+        return pairs
     taken = []
     for item in _entries(value):
         if not isinstance(item, list | tuple) or len(item) != 2:
@@ -197,6 +199,20 @@ def take_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
         if bias is not True and isinstance(bias, int | float | None) and type(token) in (int, str):
             taken.append(_entry((token, bias)))
     return tuple(taken)
+
+
+def _plain_pairs(value: Any) -> tuple[tuple[int | str, float], ...] | None:
+    """Return pairs of an id and a usual number without a look at each; None for all else."""
+    if type(value) is not list or not value or not {list}.issuperset(map(type, value)):
+        return None
+    if not {2}.issuperset(map(len, value)):
+        return None
+    tokens, biases = zip(*value, strict=True)
+    if not {int}.issuperset(map(type, tokens)) or not {int, float}.issuperset(map(type, biases)):
+        return None
+    if not all(-FLOAT32_MAX <= bias <= FLOAT32_MAX for bias in biases):
+        return None
+    return tuple(zip(tokens, map(float, biases), strict=True))
 
 
 def _entries(value: Any) -> list[Any]:

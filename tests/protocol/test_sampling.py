@@ -1,15 +1,19 @@
 """The parameter table: llama-server's names, defaults and limits."""
 
 import math
+import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
+from protocol.wire import values
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from protocol.wire.schema import describe, read
 from protocol.wire.shapes import Bounds
-from protocol.wire.values import DEFAULT_SAMPLERS, SAMPLER_NAMES
+from protocol.wire.values import DEFAULT_SAMPLERS, SAMPLER_NAMES, take_logit_bias
 
 ROWS = describe(SamplingParams)
 
@@ -177,3 +181,56 @@ def test_digits_beyond_any_token_are_still_a_token() -> None:
     body = {"logit_bias": {"9" * 5000: 1}}
     ((token, _),) = read(SamplingParams(), body, bounds=REQUEST).logit_bias
     assert isinstance(token, int) and token > 2**31
+
+
+BIASES = [[i, 1.0] for i in range(8192)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers() | st.just("a") | st.just(True),
+            st.floats(allow_nan=False) | st.integers() | st.just(False),
+        ).map(list)
+    )
+)
+def test_pairs_are_read_alike_together_and_one_by_one(pairs: list[Any]) -> None:
+    skipped = [1, 2, 3]  # llama-server skips what is no pair
+
+    def take(value: list[Any]) -> object:
+        try:
+            return take_logit_bias(value)
+        except ValueError as error:
+            return str(error)
+
+    assert take(pairs) == take([*pairs, skipped])
+
+
+def test_one_bias_that_is_no_number_among_others_is_found() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        take_logit_bias([[1, 1.0], [2, math.nan]])
+
+
+def test_many_biases_take_a_few_calls_each() -> None:
+    """8,192 of them kept the gateway's loop busy for 20 ms: they were looked at one by one."""
+    bounds = Bounds({"biases": 8192, "depth": 128})
+    n_calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal n_calls
+        n_calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        values.BIASES.check(BIASES, "logit_bias", bounds)
+        take_logit_bias(BIASES)
+    finally:
+        sys.setprofile(None)
+    assert n_calls < 4 * len(BIASES)
+
+
+def test_one_entry_that_is_too_long_is_named() -> None:
+    bounds = Bounds({"biases": 8192})
+    with pytest.raises(InvalidRequest) as caught:
+        values.BIASES.check([*BIASES[:10], ["x" * 257, 1]], "logit_bias", bounds)
+    assert caught.value.param == "logit_bias[10]"
