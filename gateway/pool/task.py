@@ -142,7 +142,7 @@ class Task:
         *("expected_s", "is_read", "n_deltas", "answer", "is_shown", "is_paused", "is_ready"),
         *("risk_since",),
         *("waited_s", "cancelled_at"),
-        *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged"),
+        *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged", "assumed"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
         *("best_cached_worker", "deferred_until", "attempts", "n_open", "finish"),
     )
@@ -195,6 +195,8 @@ class Task:
     def _open_account(self) -> None:
         self.charged = 0.0
         """Tokens charged to its tenant so far."""
+        self.assumed = 0.0
+        """Those of them that are a guess, because its prompt was not counted yet."""
         self.attempts: list[Attempt] = []
         """All of them, by their numbers."""
         self.n_open = 0

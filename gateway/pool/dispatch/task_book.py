@@ -92,6 +92,7 @@ class TaskBook:
     def end(self, task: Task) -> None:
         """Forget a task that no worker and no queue has any more."""
         task.end()
+        self.charges.settle(task)
         del self.tasks[task.task_id]
         self._allowances.settle(task.spec.tenant, task.task_id, self.charges.total(task))
         self.queue.ended(task)

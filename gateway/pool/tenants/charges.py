@@ -35,9 +35,12 @@ class Charges:
     def assigned(self, task: Task) -> None:
         """Charge the prompt by its guessed length."""
         self._add(task, task.spec.n_tokens)
+        task.assumed = task.spec.n_tokens
+        self._queue.assume(task, task.assumed)
 
     def started(self, task: Task) -> None:
         """Charge the prompt by what has to be computed of it."""
+        self.settle(task)
         answer = task.answer  # what is read again because a worker was lost costs nothing
         self._add(task, cost(answer.n_prompt, answer.n_cached) - task.charged)
 
@@ -55,7 +58,14 @@ class Charges:
 
     def refund(self, task: Task) -> None:
         """Give everything back: the task starts again, or has never started."""
+        self.settle(task)
         self._add(task, -task.charged)
+
+    def settle(self, task: Task) -> None:
+        """Note that nothing of the task's cost is a guess any longer; idempotent."""
+        if task.assumed:
+            self._queue.assume(task, -task.assumed)
+            task.assumed = 0.0
 
     def total(self, task: Task) -> float:
         """Return the cost of a task that ends now.

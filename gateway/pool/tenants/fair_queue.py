@@ -3,8 +3,9 @@
 Pure bookkeeping over task ids, without workers or a clock. Each tenant has a counter of the tokens
 that it was served (virtual service, as in the Virtual Token Counter of Sheng et al., OSDI 2024); of
 the waiting tenants of the highest class the one with the least is next. A tenant that comes back
-after a pause starts at the level of those who waited, so idling saves up nothing. Within a tenant
-the order is that of the requests' own priorities, then that of arrival.
+after a pause starts at the level of those who waited, so idling saves up nothing. That level is
+without what is only assumed of tasks that have not begun: it may be given back. Within a tenant the
+order is that of the requests' own priorities, then that of arrival.
 """
 
 import itertools
@@ -53,8 +54,10 @@ class FairQueue:
         self._numbers = itertools.count()
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Levels of tenants without a waiting task, the one used longest ago first."""
+        self._assumed: dict[str, float] = {}
+        """Tokens of the tenants' levels that may be given back."""
         self._floor = 0.0
-        """Highest level at which a task was served."""
+        """Highest level at which a task was served, without what was assumed."""
         self._n_waiting = 0
 
     def __len__(self) -> int:
@@ -114,7 +117,7 @@ class FairQueue:
         floor = math.inf
         first = next(iter(self._order), None)
         while first is not None:  # the first one of each class
-            floor = min(floor, float(first[1]))
+            floor = min(floor, self._certain(str(first[-1]), float(first[1])))
             first = next(self._order.after((float(first[0]) + 1,)), None)
         return max(self._idle.get(tenant, 0.0), self._floor if math.isinf(floor) else floor)
 
@@ -171,7 +174,7 @@ class FairQueue:
 
     def serve(self, tenant: str, task_id: int, priority: int = 0) -> None:
         """Take out a task that goes to a worker."""
-        self._floor = max(self._floor, self._waiting[tenant].level)
+        self._floor = max(self._floor, self._certain(tenant, self._waiting[tenant].level))
         self.remove(tenant, task_id, priority)
 
     def remove(self, tenant: str, task_id: int, priority: int = 0) -> None:
@@ -196,6 +199,15 @@ class FairQueue:
             self._arrange(tenant, line)
         else:
             self._remember_idle(tenant, self._idle.get(tenant, 0.0) + tokens)
+
+    def assume(self, tenant: str, tokens: float) -> None:
+        """Note that so many charged tokens are only assumed; a negative number: no longer so."""
+        left = self._assumed.pop(tenant, 0.0) + tokens
+        if left > 0:
+            self._assumed[tenant] = left
+
+    def _certain(self, tenant: str, level: float) -> float:
+        return level - self._assumed.get(tenant, 0.0)
 
     def _remember_idle(self, tenant: str, level: float) -> None:
         """Remember an idle tenant, and forget another for it if there are too many."""

@@ -222,6 +222,10 @@ class TaskQueue:
         """Count tokens that the task's tenant was served."""
         self._queues[task.spec.model].charge(task.spec.tenant, tokens)
 
+    def assume(self, task: Task, tokens: float) -> None:
+        """Note that so many tokens charged to the task's tenant are only assumed."""
+        self._queues[task.spec.model].assume(task.spec.tenant, tokens)
+
     def _drop(self, task: Task) -> None:
         del self._tasks[task.task_id]
         self._n_special -= task.spec.is_special

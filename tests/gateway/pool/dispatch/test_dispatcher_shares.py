@@ -120,6 +120,31 @@ def test_requests_that_are_refused_count_by_the_time_that_they_took() -> None:
     assert places(pool.ended("a", done(5, n_predicted=20), 6.0)) == [(6, "a")]
 
 
+def test_a_guess_that_is_given_back_puts_nobody_behind() -> None:
+    """A key whose long prompts were all refused let another one wait 31 s for its first turn."""
+    pool = dispatcher("a", n_prefetch=1)
+    for i in range(1, 8):
+        pool.submit(task(i, tenant="bad", n_tokens=10_000), 0.0)
+    pool.submit(task(8, tenant="good"), 0.0)
+    assert places(pool.ended("a", broken(1, code=ErrorCode.INVALID_REQUEST), 5.0)) == [(8, "a")]
+
+
+def test_a_guess_that_is_given_back_raises_no_level_for_later() -> None:
+    pool = dispatcher("a", n_prefetch=1)
+    for i in (1, 2):
+        pool.submit(task(i, tenant="bad", n_tokens=10_000), 0.0)
+    pool.submit(task(3, tenant="good"), 0.0)  # nobody waits
+    pool.submit(task(4, tenant="bad", n_tokens=10_000), 0.0)
+    refused = ErrorCode.INVALID_REQUEST
+    assert places(pool.ended("a", broken(1, code=refused), 1.0)) == [(3, "a")]
+    pool.ended("a", broken(2, code=refused), 2.0)
+    pool.ended("a", done(3), 2.0)
+    for i in range(5, 9):
+        pool.submit(task(i, tenant="bad", n_tokens=10_000), 2.0)
+    pool.submit(task(9, tenant="good"), 2.0)
+    assert places(pool.ended("a", broken(4, code=refused), 3.0)) == [(9, "a")]
+
+
 def test_who_hangs_up_before_it_began_counts_by_the_time_that_it_took() -> None:
     pool = bad_before_good()
     pool.cancel(1, 5.0)
