@@ -27,18 +27,27 @@ async def guarded(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, N
     """Return the result of `work`, or raise what a watcher raises first."""
     task = asyncio.ensure_future(work)
     guards = [asyncio.ensure_future(watcher) for watcher in watchers]
+    error: BaseException | None = None
     try:
         await asyncio.wait([task, *guards], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            for guard in guards:
-                if guard.done():
-                    guard.result()
+            error = next((guard.exception() for guard in guards if guard.done()), None)
+            if error is not None:
+                raise error
         return await task
     finally:
         # Cancelled, not awaited: Hypercorn may be cancelling us, and an await here would be cut.
-        for one in (task, *guards):
-            one.cancel()
-            one.add_done_callback(_retrieve)
+        _cancel(task, *guards)
+        # An exception refers to this frame: if the frame referred to who raised it, the whole
+        # request would stay in memory until the next collection of garbage.
+        guards.clear()
+        del task, error
+
+
+def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(_retrieve)
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
@@ -54,13 +63,24 @@ async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Run all at once; the first failure cancels the others and is raised as itself."""
     works = list(works)
     if len(works) == 1:
-        return [await works[0]]
+        return [await works.pop()]
+    group = asyncio.TaskGroup()
+    tasks: list[asyncio.Task[T]] = []
+    error: BaseException | None = None
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from None
-    return [task.result() for task in tasks]
+        try:
+            async with group:
+                tasks += [group.create_task(work) for work in works]
+        except BaseExceptionGroup as failures:
+            error = failures.exceptions[0]
+            failures.__traceback__ = None  # its frames refer to it
+        if error is not None:
+            raise error  # not above, where the group of failures would be its context
+        return [task.result() for task in tasks]
+    finally:  # as in `guarded`; the group of tasks refers to the one that it runs in
+        works.clear()
+        tasks.clear()
+        del error, group
 
 
 async def answered(stream: TaskStream, receive: Receive, kind: type[T]) -> T:
