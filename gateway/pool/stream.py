@@ -172,6 +172,7 @@ class TaskStream:
         if self._closed:
             return
         self._closed = True
+        self._take = None  # refers to the reader, and so to this stream
         self._deltas.clear()
         self._mail.clear()
         if not self._ended:

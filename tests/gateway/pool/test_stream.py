@@ -1,6 +1,7 @@
 """The mailbox of one task."""
 
 import asyncio
+import weakref
 from collections.abc import Sequence
 from typing import cast
 
@@ -297,6 +298,17 @@ async def test_what_is_not_taken_is_fetched_with_what_follows() -> None:
     assert await reader == delta("a", 1)
     assert [await one.receive(take), await one.receive(take)] == [delta("b", 2), DONE]
     assert take.offered == [[delta("a", 1)]]
+
+
+async def test_a_closed_stream_holds_its_reader_no_longer() -> None:
+    """Each stream of a client stayed in memory until a collection of garbage."""
+    one, take = stream(), Taker()
+    reader, held = await reading(one, take), weakref.ref(take)
+    one.push(DONE)
+    await reader
+    one.close()
+    del take, reader
+    assert held() is None
 
 
 async def test_an_end_in_the_same_turn_overtakes_nothing() -> None:
