@@ -172,6 +172,7 @@ class BoundedConnection(TCPServer):
             self._end_deadline()
             self._unsent.stop()
             connections.leave(self)
+            vars(self).pop("protocol", None)  # refers to this connection
 
     async def _serve(self, send_s: float) -> None:
         """Do what Hypercorn's `run` does, with our tasks and protocols."""

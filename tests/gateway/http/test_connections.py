@@ -1,12 +1,14 @@
 """Connections of clients: how many there may be, and how long one may go without a request."""
 
 import asyncio
+import gc
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 from gateway import server
+from gateway.http.connections import BoundedConnection
 from gateway.http.protocols import pause
 from protocol.config.limits import LimitsConfig
 from protocol.wire import messages as m
@@ -49,6 +51,25 @@ async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> Non
     await hang_up(pair)
     # Without a bound of ours it stays for the keep-alive time, which is far beyond this wait.
     await until(lambda: open_connections(gateway) == 0)
+
+
+async def test_a_connection_that_has_ended_is_freed_at_once(gateway: Running) -> None:
+    """Each left 50 objects, which a collection of garbage had to find while all streams waited."""
+
+    def n_alive() -> int:
+        return sum(isinstance(one, BoundedConnection) for one in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        n_before = n_alive()
+        pair = await connect(gateway, HEALTH)
+        assert await pair[0].readline() == b"HTTP/1.1 200 \r\n"
+        assert n_alive() == n_before + 1
+        await hang_up(pair)
+        await until(lambda: n_alive() == n_before)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("n_behind", [1, 20_000])
