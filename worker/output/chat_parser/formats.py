@@ -232,6 +232,18 @@ FORMATS: tuple[ToolFormat, ...] = (
         is_array=True,
     ),
     ToolFormat(
+        name="gigachat-3.1",
+        marks=("<|role_sep|>", "<|message_sep|>", "<|function_call|>"),
+        openers=(("<|function_call|>",),),
+        is_single=True,
+    ),
+    ToolFormat(
+        name="gigachat-3",
+        marks=("<|role_sep|>", "<|message_sep|>"),
+        openers=(("<|message_sep|>\n\nfunction call<|role_sep|>\n",),),
+        is_single=True,
+    ),
+    ToolFormat(
         name="hermes",
         marks=("<tool_call>",),
         openers=(("<tool_call>",),),

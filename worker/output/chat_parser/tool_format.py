@@ -57,6 +57,8 @@ class ToolFormat:
     """An answer that begins with a JSON object may be a call."""
     is_array: bool = False
     """The calls after an opener stand in an array."""
+    is_single: bool = False
+    """An answer has one call at most."""
     calls: tuple[Path, ...] = FLAT
     """Where in the JSON after an opener the calls are."""
     content: Path | None = None

@@ -243,6 +243,8 @@ class ConversationReader:
         return tuple(found)
 
     def _is_parallel(self, chat: Chat) -> bool:
+        if self.tools.is_single:
+            return False
         if chat.parallel_tool_calls is None:
             return not self.tools.is_bare
         return chat.parallel_tool_calls

@@ -1,0 +1,110 @@
+"""Calls as templates write them: the parser reads them, and the grammar allows just those."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.worker.grammar.test_matcher import EOG, PIECES, matcher
+from tests.worker.output.format_templates import JSON_TEMPLATES
+from tests.worker.output.test_chat_parse import parse
+from tests.worker.prompt.test_conversation import TIME, USER, read
+from worker.output.chat_parser.formats import FORMATS, choose_format
+
+TEMPLATES = {**JSON_TEMPLATES}
+NAMES = sorted(TEMPLATES)
+SINGLE = {row.name for row in FORMATS if row.is_single}
+
+ORDER = {
+    "type": "function",
+    "function": {
+        "name": "order",
+        "parameters": {
+            "type": "object",
+            "properties": {"note": {"type": "string"}, "amount": {"type": "integer"}},
+            "required": ["note", "amount"],
+        },
+    },
+}
+ARGUMENTS = {"note": 'two\n"a < b" </x>', "amount": 12}
+
+
+def call(name: str, arguments: Any) -> dict[str, Any]:
+    """A call of an earlier answer."""
+    return {"type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+ONE = (call("order", ARGUMENTS),)
+TWO = (*ONE, call("get_time", {}), *ONE)
+
+
+def written(name: str, calls: tuple[dict[str, Any], ...], content: str = "") -> str:
+    """An answer as the template writes it in later prompts."""
+    answer = {"role": "assistant", "content": content, "tool_calls": list(calls)}
+    text = read(TEMPLATES[name], USER, answer, USER, tools=(ORDER, TIME)).text
+    return text.partition("[assistant]")[2].partition("[end]")[0]
+
+
+def allows(grammar: str, text: str) -> bool:
+    """Whether a grammar allows this text as a whole answer."""
+    one = matcher(grammar)
+    for byte in text.encode():
+        token = PIECES.index(bytes([byte]))
+        if not one.is_allowed(token):
+            return False
+        one.accept(token)
+    return one.is_allowed(EOG)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_is_told_by_its_marks(name: str) -> None:
+    assert choose_format(TEMPLATES[name]).name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("content", ["", "Hello, [world] <b>!"])
+@pytest.mark.parametrize("calls", [ONE, TWO], ids=["one", "two"])
+def test_what_the_template_writes_is_read_wherever_it_is_cut(
+    name: str, content: str, calls: tuple[dict[str, Any], ...]
+) -> None:
+    text = written(name, calls, content)
+    expected = read(TEMPLATES[name], tools=(ORDER, TIME)).expected
+    assert expected is not None
+    answer = parse(expected, [text])
+    called = [(one, json.loads(arguments)) for one, arguments in answer.calls]
+    functions = [one["function"] for one in (calls[:1] if name in SINGLE else calls)]
+    assert called == [(one["name"], json.loads(one["arguments"])) for one in functions]
+    assert (answer.content, answer.reasoning) == (content, "")
+    assert parse(expected, list(text)) == answer
+    for i in range(len(text)):
+        assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_the_grammar_allows_what_the_template_writes(name: str, choice: str) -> None:
+    prompt = read(TEMPLATES[name], tools=(ORDER, TIME), tool_choice=choice)
+    for calls in (ONE, TWO):
+        text = written(name, calls)
+        if choice == "auto":
+            at = min(text.index(trigger) for trigger in prompt.triggers if trigger in text)
+            text = text[at:]
+        assert allows(prompt.grammar, text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grammar_refuses_what_the_schema_forbids(name: str) -> None:
+    grammar = read(TEMPLATES[name], tools=(ORDER, TIME), tool_choice="required").grammar
+    text = written(name, ONE)
+    assert allows(grammar, text)
+    for wrong in (text.replace("12", "x"), text.replace("order", "odder"), "Hi", ""):
+        assert not allows(grammar, wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_call_is_all_where_no_more_are_wanted(name: str) -> None:
+    prompt = read(
+        TEMPLATES[name], tools=(ORDER, TIME), tool_choice="required", parallel_tool_calls=False
+    )
+    assert allows(prompt.grammar, written(name, ONE))
+    assert allows(prompt.grammar, written(name, TWO)) == (name in SINGLE)
