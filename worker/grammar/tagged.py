@@ -45,10 +45,18 @@ class _Writer:
         head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
         if tagged.value_open:
             head += f" space {literal(tagged.value_open)}"
-        value = self._value(one)
+        value = self._marked(one, tagged.kinds) if tagged.kinds else self._value(one)
         if tagged.is_block:
             return f'{head} "\\n" {value}'
         return f"{head} {value} space"
+
+    def _marked(self, one: n.Property, kinds: tuple[str, str]) -> str:
+        """Write the text that tells strings from other values, a value, and the tag after it."""
+        types = self._types.of(one.schema)
+        text = f"{literal(kinds['string' not in types])} {self._value(one)}"
+        if not types >= {"string", "null"}:
+            return text
+        return f'({text} | {literal(kinds[1])} "null" {literal(self._tagged.value_close)})'
 
     def _value(self, one: n.Property) -> str:
         """Write a value and the tag after it."""

@@ -66,7 +66,7 @@ def answer_grammar(schema: Mapping[str, Any], shape: ToolShape) -> str:
         )
         way = f"space ({fenced} | space {answer} space)"
     else:
-        before = _reasoning(builder, shape, "space")
+        before = _reasoning(builder, shape, "space", is_closed=bool(shape.fence))
         way = f"space {fenced}" if shape.fence else f"{answer} space"
     builder.add_rule("root", f"{before}{mark}{way}")
     return builder.text()
@@ -78,15 +78,21 @@ def _optional_space(shape: ToolShape) -> str:
     return " ".join(f"{literal(char)}?" for char in marks.after_close or "") if marks else ""
 
 
-def _reasoning(builder: GrammarBuilder, shape: ToolShape, after: str) -> str:
-    """Write the reasoning before a call or an answer; `after` is the space behind its end."""
+def _reasoning(
+    builder: GrammarBuilder, shape: ToolShape, after: str, *, is_closed: bool = False
+) -> str:
+    """Write the reasoning before a call or an answer; `after` is the space behind its end.
+
+    `is_closed`: nothing but its own mark may end it.
+    """
     reasoning = shape.reasoning_marks
     if reasoning is None:
         return ""
     close = literal(reasoning.close)
     # A call may stand where the reasoning should have ended first.
-    end = f"({close} {after})?" if reasoning.ends else f"{close} {after}".rstrip()
-    text = f"{until(builder, reasoning.close, *reasoning.ends)} {end}"
+    ends = () if is_closed else reasoning.ends
+    end = f"({close} {after})?" if ends else f"{close} {after}".rstrip()
+    text = f"{until(builder, reasoning.close, *ends)} {end}"
     if shape.reasoning_begun:
         return f"{text} "
     again = "<|start|>assistant" if reasoning.is_anywhere else ""

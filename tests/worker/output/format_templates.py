@@ -21,3 +21,39 @@ JSON_TEMPLATES = {
         rf"{_FIRST}{{{{- '<|message_sep|>\n\nfunction call<|role_sep|>\n' + {_OBJECT} }}}}"
     ),
 }
+
+_TAGS = r"""
+{{- BEGIN }}
+{%- for call in message.tool_calls %}{{- OPEN }}
+{%- for key, value in call.function.arguments | items %}{{- ARGUMENT }}{% endfor %}
+{{- CLOSE }}{%- endfor %}
+{{- END }}"""
+
+
+def _tagged(marks: str = "", **parts: str) -> str:
+    """A template with a tag around each argument; the parts are expressions."""
+    calls = _TAGS
+    for name in ("BEGIN", "OPEN", "ARGUMENT", "CLOSE", "END"):
+        calls = calls.replace(name, parts.get(name.lower(), "''"))
+    return _template(calls, marks)
+
+
+def _dsml(section: str) -> str:
+    dsml = "\uff5cDSML\uff5c"
+    value = (
+        "' string=\"true\">' + value if value is string else ' string=\"false\">' + value | tojson"
+    )
+    return _tagged(
+        "dsml_token",
+        begin=rf"'\n\n<{dsml}{section}>\n'",
+        open=rf"""'<{dsml}invoke name="' + call.function.name + '">\n'""",
+        argument=rf"""'<{dsml}parameter name="' + key + '"' + ({value}) + '</{dsml}parameter>\n'""",
+        close=rf"'</{dsml}invoke>\n'",
+        end=rf"'</{dsml}{section}>'",
+    )
+
+
+TAGGED_TEMPLATES = {
+    "deepseek-v3.2": _dsml("function_calls"),
+    "deepseek-v4": _dsml("tool_calls"),
+}

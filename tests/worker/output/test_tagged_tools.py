@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
@@ -50,6 +51,7 @@ TEMPLATES = {
     ),
 }
 TEMPLATES["qwen3.5"] = TEMPLATES["qwen3-coder"] + r"{#- '<think>\n' '</think>\n\n' #}"
+TEMPLATES |= TAGGED_TEMPLATES
 NAMES = sorted(TEMPLATES)
 
 ORDER: dict[str, Any] = {

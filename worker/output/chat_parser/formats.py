@@ -6,7 +6,7 @@ name of a tool, `ANY` for an identifier.
 
 from dataclasses import replace
 
-from worker.output.chat_parser.reasoning_marks import ON_ONE_LINE, ReasoningMarks
+from worker.output.chat_parser.reasoning_marks import DSML, ON_ONE_LINE, ReasoningMarks
 from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
 
 
@@ -38,7 +38,30 @@ _FUNCTION_BLOCKS = Tagged(
     close="</function>",
 )
 
+
+def _dsml(name: str, section: str) -> ToolFormat:
+    """DeepSeek's tags; the line breaks before a section of calls belong to it."""
+    begin, invoke = f"<{DSML}{section}>", f'<{DSML}invoke name="'
+    return ToolFormat(
+        name=name,
+        marks=("dsml_token", "DSML", section),
+        openers=((f"{begin}\n", invoke, NAME, '">\n'), (invoke, NAME, '">\n')),
+        loose_openers=((f"\n\n{begin}\n", invoke, NAME, '">\n'),),
+        triggers=(begin,),
+        end=f"</{DSML}{section}>",
+        tagged=Tagged(
+            key_open=f'<{DSML}parameter name="',
+            key_close='" string="',
+            kinds=('true">', 'false">'),
+            value_close=f"</{DSML}parameter>",
+            close=f"</{DSML}invoke>",
+        ),
+    )
+
+
 FORMATS: tuple[ToolFormat, ...] = (
+    _dsml("deepseek-v3.2", "function_calls"),
+    _dsml("deepseek-v4", "tool_calls"),
     ToolFormat(
         name="qwen3.5",
         marks=("<tool_call>", "<function=", "<parameter=", "<think>"),
@@ -271,9 +294,8 @@ def choose_format(template: str) -> ToolFormat:
         return GENERIC
     is_tagged = any(mark in template for mark in _TAGGED)
     for row in FORMATS:
-        if bool(row.tagged or row.nested) == is_tagged and all(
-            mark in template for mark in row.marks
-        ):
+        fits = bool(row.tagged or row.nested) or not is_tagged
+        if fits and all(mark in template for mark in row.marks):
             return row
     return GENERIC
 

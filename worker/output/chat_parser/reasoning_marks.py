@@ -92,6 +92,16 @@ def _think(
     )
 
 
+DSML = "\uff5cDSML\uff5c"
+"""DeepSeek's token in the tags of calls: letters between fullwidth bars."""
+
+
+def _dsml(section: str) -> ReasoningMarks:
+    """DeepSeek's marks; a section of calls with the line breaks before it ends reasoning, too."""
+    begin = f"<{DSML}{section}>"
+    return replace(_think(ends=(f"\n\n{begin}", begin), fence=True), call_inside=True)
+
+
 _QWEN = ReasoningMarks(
     open="<think>",
     close="</think>",
@@ -172,11 +182,12 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
         ),
     ),
     ReasoningRow(
-        marks=("dsml_token", "DSML"),
-        absent=("function_calls",),
-        reasoning_marks=replace(_think(fence=True), may_only_end=True, ends_if_empty=True),
+        marks=("dsml_token", "DSML", "function_calls"), reasoning_marks=_dsml("function_calls")
     ),
-    ReasoningRow(marks=("dsml_token", "DSML"), reasoning_marks=_think(fence=True)),
+    ReasoningRow(
+        marks=("dsml_token", "DSML", "tool_calls"),
+        reasoning_marks=replace(_dsml("tool_calls"), may_only_end=True, ends_if_empty=True),
+    ),
     ReasoningRow(
         marks=("'<|tool_call>call:'",),
         reasoning_marks=ReasoningMarks(

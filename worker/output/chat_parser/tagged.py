@@ -11,6 +11,7 @@ from worker.output.chat_parser.tool_format import Tagged
 Types = Mapping[str, Set[str]]
 """Argument -> JSON's names of the types that its value may have."""
 
+STRING = frozenset({"string"})
 ANY_TYPE = frozenset({"string", "number", "boolean", "null", "array", "object"})
 _STARTS = {
     "number": frozenset("-0123456789"),
@@ -76,8 +77,24 @@ class TaggedReader(TagReader):
         self._found = self._types.get(key, ANY_TYPE)
         self._put(", " if self.has_committed else "{")
         self._put(f"{json.dumps(key, ensure_ascii=False)}: ")
-        self._step = self._open if self._tagged.value_open else self._begin
+        self._step = self._told_kind if self._tagged.kinds else self._after_key()
         return bool(rest)
+
+    def _after_key(self) -> Callable[[], bool]:
+        return self._open if self._tagged.value_open else self._begin
+
+    def _told_kind(self) -> bool:
+        """Read whether the value is a string; the schema stands where it allows only the other."""
+        assert self._tagged.kinds is not None
+        for text, types in zip(self._tagged.kinds, (STRING, ANY_TYPE - STRING), strict=True):
+            if self._text.startswith(text):
+                self._text = self._text.removeprefix(text)
+                self._found = self._found & types or self._found
+                self._step = self._after_key()
+                return bool(self._text)
+        if not any(text.startswith(self._text) for text in self._tagged.kinds):
+            self._give_up("null}")
+        return False
 
     def _open(self) -> bool:
         if self._takes(self._tagged.value_open):

@@ -20,6 +20,8 @@ class Tagged:
 
     key_open: str
     key_close: str
+    kinds: tuple[str, str] | None = None
+    """Texts after the key of a string, and of any other value; None: nothing tells them apart."""
     value_open: str = ""
     """Tag before a value; empty if the value follows the key directly."""
     value_close: str
