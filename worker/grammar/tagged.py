@@ -68,6 +68,11 @@ class _Writer:
         if "string" not in self._types.of(one.schema):
             value = builder.add_node(self._document, one.schema, f"value-{one.name}")
             return f"{value} {literal(close)}"
+        if tagged.quotes:
+            begin, end = tagged.quotes
+            end += close
+            quoted = f"{literal(begin)} {until(builder, end)} {literal(end)}"
+            return f"({quoted} | {until(builder, close, begin)} {literal(close)})"
         text = until(builder, close)
         if tagged.is_block:
             # The line break before the value may be that before the tag.

@@ -56,4 +56,12 @@ def _dsml(section: str) -> str:
 TAGGED_TEMPLATES = {
     "deepseek-v3.2": _dsml("function_calls"),
     "deepseek-v4": _dsml("tool_calls"),
+    "minicpm5": _tagged(
+        "Tool usage guidelines:",
+        open="""'<function name="' + call.function.name + '">'""",
+        argument="""'<param name="' + key + '">' + (
+            '<![CDATA[' + value + ']]>' if '<' in value | string else value | string
+        ) + '</param>'""",
+        close="'</function>'",
+    ),
 }

@@ -7,8 +7,8 @@ import pytest
 
 from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
-from tests.worker.output.test_formats import ARGUMENTS, ONE, ORDER, TIME, allows, written
-from tests.worker.prompt.test_conversation import read
+from tests.worker.output.test_formats import ARGUMENTS, ONE, ORDER, allows, written
+from tests.worker.prompt.test_conversation import TIME, read
 
 NAMES = ["deepseek-v3.2", "deepseek-v4"]
 

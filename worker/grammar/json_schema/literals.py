@@ -19,8 +19,8 @@ def until(builder: GrammarBuilder, *ends: str) -> str:
     Names and texts are llama.cpp's.
     """
     name = f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', ends[0]).strip('-')}"
-    if name.count("-") > 1:
-        name += f"-{zlib.crc32(ends[0].encode()):08x}"  # `a_b` and `a-b` are not the same
+    if name.count("-") > 1 or len(ends) > 1:
+        name += f"-{zlib.crc32(''.join(ends).encode()):08x}"  # `a_b` and `a-b` are not the same
     begun = list(dict.fromkeys(end[:i] for end in ends for i in range(len(end))))
     names = {text: f"{name}-{i:02}" if i else name for i, text in enumerate(begun)}
     starts = {end[0] for end in ends}

@@ -122,6 +122,18 @@ FORMATS: tuple[ToolFormat, ...] = (
         ),
     ),
     ToolFormat(
+        name="minicpm5",
+        marks=("Tool usage guidelines:", '<function name="', '<param name="'),
+        openers=(('<function name="', NAME, '">'),),
+        tagged=Tagged(
+            key_open='<param name="',
+            key_close='">',
+            value_close="</param>",
+            quotes=("<![CDATA[", "]]>"),
+            close="</function>",
+        ),
+    ),
+    ToolFormat(
         name="gpt-oss",
         marks=("<|channel|>", "<|message|>"),
         openers=(

@@ -111,6 +111,14 @@ class TaggedReader(TagReader):
         self._closer = f"\n{close}\n" if is_block else close
         if is_block and self._closer.startswith(self._text):
             return False  # the value may be empty: one line break stands for both
+        if self._tagged.quotes and "string" in self._found:
+            begin, end = self._tagged.quotes
+            if begin.startswith(self._text):
+                return False  # the value may be quoted
+            if self._text.startswith(begin):
+                self._text = self._text.removeprefix(begin)
+                self._closer = end + close
+                self._found = STRING
         is_empty = self._text.startswith(self._closer)
         if is_block and not is_empty:
             self._text = self._text[1:]

@@ -27,6 +27,8 @@ class Tagged:
     value_close: str
     is_block: bool = False
     """Whether a value and the tag after it are on lines of their own."""
+    quotes: tuple[str, str] | None = None
+    """Texts around a string that contains markup; None: there are none."""
     close: str
     """Stands after the last argument."""
 
