@@ -13,7 +13,18 @@ def _template(calls: str, marks: str = "") -> str:
 _FIRST = """{%- set call = message.tool_calls[0].function %}"""
 _OBJECT = """'{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}'"""
 
+_OBJECTS = f"""{{%- for one in message.tool_calls %}}{{%- set call = one.function %}}
+{{{{- {_OBJECT} + ('' if loop.last else SEPARATOR) }}}}{{%- endfor %}}"""
+
+
+def _listed(begin: str, separator: str, end: str) -> str:
+    """A template that writes all calls as JSON; begin, separator and end are expressions."""
+    objects = _OBJECTS.replace("SEPARATOR", separator)
+    return _template(f"{{{{- {begin} }}}}{objects}{{{{- {end} }}}}")
+
+
 JSON_TEMPLATES = {
+    "apriel": _listed("'<tool_calls>['", "', '", "']</tool_calls>'"),
     "gigachat-3.1": _template(
         f"{_FIRST}{{{{- '<|function_call|>' + {_OBJECT} }}}}", "<|role_sep|> <|message_sep|>"
     ),

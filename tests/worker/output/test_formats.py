@@ -108,3 +108,8 @@ def test_one_call_is_all_where_no_more_are_wanted(name: str) -> None:
     )
     assert allows(prompt.grammar, written(name, ONE))
     assert allows(prompt.grammar, written(name, TWO)) == (name in SINGLE)
+
+
+def test_calls_in_an_array_are_told_from_single_ones() -> None:
+    source = "tools ... within <tool_call></tool_call> XML tags: <tool_calls>[...]</tool_calls>"
+    assert choose_format(source).name == "apriel"  # as Apriel 1.5 puts it

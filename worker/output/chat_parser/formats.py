@@ -267,6 +267,13 @@ FORMATS: tuple[ToolFormat, ...] = (
         is_array=True,
     ),
     ToolFormat(
+        name="apriel",
+        marks=("<tool_calls>[",),
+        openers=(("<tool_calls>",),),
+        end="</tool_calls>",
+        is_array=True,
+    ),
+    ToolFormat(
         name="gigachat-3.1",
         marks=("<|role_sep|>", "<|message_sep|>", "<|function_call|>"),
         openers=(("<|function_call|>",),),
