@@ -67,6 +67,15 @@ def _dsml(section: str) -> str:
 TAGGED_TEMPLATES = {
     "deepseek-v3.2": _dsml("function_calls"),
     "deepseek-v4": _dsml("tool_calls"),
+    "hy3": _tagged(
+        "':opensource' <tool_sep{}> <arg_key{}> <arg_value{}>",
+        begin=r"'<tool_calls:opensource>\n'",
+        open=r"'<tool_call:opensource>' + call.function.name + '<tool_sep:opensource>\n'",
+        argument=r"""'<arg_key:opensource>' + key + '</arg_key:opensource>\n'
+            + '<arg_value:opensource>' + value | string + '</arg_value:opensource>\n'""",
+        close=r"'</tool_call:opensource>\n'",
+        end="'</tool_calls:opensource>'",
+    ),
     "minicpm5": _tagged(
         "Tool usage guidelines:",
         open="""'<function name="' + call.function.name + '">'""",

@@ -21,6 +21,7 @@ _SEP = _deepseek("tool sep")
 
 _START = "<|start|>assistant"
 _M3 = "]<]minimax[>["
+_HY3_OPENER = ("<tool_call:opensource>", NAME, "<tool_sep:opensource>\n")
 
 GENERIC = ToolFormat(
     name="generic",
@@ -94,6 +95,19 @@ FORMATS: tuple[ToolFormat, ...] = (
             value_open="<arg_value>",
             value_close="</arg_value>",
             close="</tool_call>",
+        ),
+    ),
+    ToolFormat(
+        name="hy3",
+        marks=("':opensource'", "<tool_sep{}>", "<arg_key{}>", "<arg_value{}>"),
+        openers=(("<tool_calls:opensource>\n", *_HY3_OPENER), _HY3_OPENER),
+        end="</tool_calls:opensource>",
+        tagged=Tagged(
+            key_open="<arg_key:opensource>",
+            key_close="</arg_key:opensource>",
+            value_open="<arg_value:opensource>",
+            value_close="</arg_value:opensource>",
+            close="</tool_call:opensource>",
         ),
     ),
     ToolFormat(
