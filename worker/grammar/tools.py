@@ -17,7 +17,7 @@ Tool = Mapping[str, Any]
 """OpenAI's tool object."""
 
 _PATTERNS = {
-    ANY: "[0-9a-zA-Z]{1,9}",
+    ANY: "[0-9a-zA-Z]{1,10}",
     KIND: '(space "<|constrain|>"? [A-Za-z0-9_-]{1,16})?',
 }
 _EMPTY = {"type": "object", "properties": {}}
@@ -95,8 +95,7 @@ def _reasoning(
     text = f"{until(builder, reasoning.close, *ends)} {end}"
     if shape.reasoning_begun:
         return f"{text} "
-    again = "<|start|>assistant" if reasoning.is_anywhere else ""
-    return f"space ({literal(reasoning.open)} {text} {literal(again)})? "
+    return f"space ({literal(reasoning.open)} {text} {literal(reasoning.again)})? "
 
 
 def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:

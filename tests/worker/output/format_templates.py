@@ -25,6 +25,12 @@ def _listed(begin: str, separator: str, end: str) -> str:
 
 JSON_TEMPLATES = {
     "apriel": _listed("'<tool_calls>['", "', '", "']</tool_calls>'"),
+    "solar-open": _template(
+        """{{- '<|tool_calls|>' }}{%- for call in message.tool_calls %}
+        {{- '<|tool_call:begin|>a1b2c3d4e5<|tool_call:name|>' + call.function.name }}
+        {{- '<|tool_call:args|>' + (call.function.arguments | tojson) + '<|tool_call:end|>' }}
+        {%- endfor %}"""
+    ),
     "gigachat-3.1": _template(
         f"{_FIRST}{{{{- '<|function_call|>' + {_OBJECT} }}}}", "<|role_sep|> <|message_sep|>"
     ),

@@ -21,6 +21,7 @@ _SEP = _deepseek("tool sep")
 
 _START = "<|start|>assistant"
 _M3 = "]<]minimax[>["
+_SOLAR_OPENER = ("<|tool_call:begin|>", ANY, "<|tool_call:name|>", NAME, "<|tool_call:args|>")
 _HY3_OPENER = ("<tool_call:opensource>", NAME, "<tool_sep:opensource>\n")
 
 GENERIC = ToolFormat(
@@ -195,6 +196,14 @@ FORMATS: tuple[ToolFormat, ...] = (
         ),
         closers=("<|tool_call_end|>",),
         end="<|tool_calls_section_end|>",
+    ),
+    ToolFormat(
+        name="solar-open",
+        marks=("<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"),
+        openers=(("<|tool_calls|>", *_SOLAR_OPENER), _SOLAR_OPENER),
+        closers=("<|tool_call:end|>",),
+        dropped=("<|begin|>assistant", "<|content|>", "<|end|>", "<|calls|>"),
+        id_length=10,
     ),
     ToolFormat(
         name="deepseek-r1",

@@ -37,6 +37,8 @@ class ReasoningMarks:
     """Whether the closing mark alone begins a continued answer that has no reasoning."""
     is_anywhere: bool = False
     """Whether reasoning may occur several times, not only first."""
+    again: str = ""
+    """How the template begins the part after reasoning, which is a message of its own."""
     begin: str = ""
     """How the template begins reasoning, where that is more than `open` and its space."""
     finish: str = ""
@@ -129,6 +131,7 @@ CHANNELS = ReasoningMarks(
     ),
     close="<|end|>",
     is_anywhere=True,
+    again="<|start|>assistant",
     answer="<|channel|>final<|message|>",
     fence=False,
     finish="<|end|><|start|>assistant<|channel|>final<|message|>",
@@ -143,6 +146,18 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
         ),
     ),
     ReasoningRow(marks=("<|channel|>",), reasoning_marks=CHANNELS),
+    ReasoningRow(
+        marks=("<|tool_call:begin|>", "<|begin|>assistant<|think|>"),
+        reasoning_marks=ReasoningMarks(
+            open="<|think|>",
+            close="<|end|>",
+            is_anywhere=True,
+            again="<|begin|>assistant",
+            answer="<|content|>",
+            fence=False,
+            finish="<|end|><|begin|>assistant<|content|>",
+        ),
+    ),
     ReasoningRow(
         marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
         reasoning_marks=_think(ends=("<|tool_calls_section_begin|>", "<|tool_call_begin|>")),
