@@ -266,6 +266,19 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         '{\n "response": "h\\u00e9 \\ud83d\\ude00\\n\\"b\\" \\ud83d."}',
         Answer('hé 😀\n"b" \ufffd.', "", ()),
     ),
+    (
+        "minimax m1 with a comma, then words",
+        expect("minimax-m1"),
+        f'<tool_calls>\n{{"name": "special_function", "arguments": {ONE}}},{OTHER}\n'
+        "</tool_calls>{}",
+        Answer("{}", "", CALLS),
+    ),
+    (
+        "apertus without arguments",
+        expect("apertus"),
+        '<|tools_prefix|>[{"python": null}]<|tools_suffix|>',
+        Answer("", "", (("python", "{}"),)),
+    ),
     ("generic without JSON", expect("generic"), HELLO, Answer(HELLO, "", ())),
     (
         "reasoning",
@@ -360,4 +373,10 @@ NO_CALL = [
     ("generic", '{"tool_call": {"name": "unheard_of", "arguments": {}}}'),
     ("generic", '{"tool_call": {}}'),
     ("generic", '{"other": 1}'),
+    ("apertus", '<|tools_prefix|>[{"unheard_of": {}}]<|tools_suffix|>'),
+    ("apertus", '<|tools_prefix|>[{"name": "python", "arguments": {}}]<|tools_suffix|>'),
+    ("minimax-m1", '<tool_calls>\n{"name": "unheard_of", "arguments": {}}\n</tool_calls>'),
+    ("minimax-m1", "<tool_calls>\n</tool_calls>"),
+    ("gigachat-3", "Hi<|message_sep|>\n\nfunction call<|role_sep|>\noops"),
+    ("solar-open", "<|tool_calls|><|tool_call:begin|>a1<|tool_call:name|>unheard_of"),
 ]

@@ -111,6 +111,8 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
     if shape.tools.is_array:
         more = f' (space "," space {call})*' if shape.is_parallel else ""
         return f'{begin} space "[" space {call}{more} space "]"{end}'
+    if shape.tools.is_sequence:
+        return f"{begin} space {call}{_more(call, shape)}{end}"
     if shape.tools.is_bare:
         return f"space {call}"
     one = builder.add_rule("tool-call", f"{begin} space {call}{close}")
@@ -134,14 +136,14 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
         text = f"{literal(words)} {until(builder, openers[-1][0])}"
         more = builder.add_rule("next-call", _choice(later))
         # Only space may stand before another call; words before a call end where it begins.
-        return f"({text} ({more})? | {one}) {_more(more, shape)}"
+        return f"({text} ({more})? | {one}){_more(more, shape)}"
     if not shape.is_parallel:
         return f"{one}{end}"
     return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
 
 
 def _more(call: str, shape: ToolShape) -> str:
-    return f"(space {call})*" if shape.is_parallel else ""
+    return f" (space {call})*" if shape.is_parallel else ""
 
 
 def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
@@ -171,6 +173,10 @@ def _opened(name: str, tail: str, parts: Sequence[str], begun: str) -> str:
 def _object(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
     """A call as a JSON object, with llama.cpp's spaces."""
     name = tool["function"]["name"]
+    if tools.is_keyed:
+        return builder.add_rule(
+            f"tool-{name}", f'"{{" space {_key(name)} {_arguments(builder, tool)} space "}}"'
+        )
     fields = [
         f"{_key(tools.name_key)} {literal(json.dumps(name))}",
         f"{_key(tools.arguments_key)} {_arguments(builder, tool)}",

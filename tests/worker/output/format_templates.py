@@ -13,17 +13,26 @@ def _template(calls: str, marks: str = "") -> str:
 _FIRST = """{%- set call = message.tool_calls[0].function %}"""
 _OBJECT = """'{"name": "' + call.name + '", "arguments": ' + (call.arguments | tojson) + '}'"""
 
-_OBJECTS = f"""{{%- for one in message.tool_calls %}}{{%- set call = one.function %}}
-{{{{- {_OBJECT} + ('' if loop.last else SEPARATOR) }}}}{{%- endfor %}}"""
+_OBJECTS = """{%- for one in message.tool_calls %}{%- set call = one.function %}
+{{- OBJECT + ('' if loop.last else SEPARATOR) }}{%- endfor %}"""
 
 
-def _listed(begin: str, separator: str, end: str) -> str:
-    """A template that writes all calls as JSON; begin, separator and end are expressions."""
-    objects = _OBJECTS.replace("SEPARATOR", separator)
-    return _template(f"{{{{- {begin} }}}}{objects}{{{{- {end} }}}}")
+def _listed(begin: str, separator: str, end: str, *, call: str = _OBJECT, marks: str = "") -> str:
+    """A template that writes all calls as JSON; all parts are expressions."""
+    objects = _OBJECTS.replace("OBJECT", call).replace("SEPARATOR", separator)
+    return _template(f"{{{{- {begin} }}}}{objects}{{{{- {end} }}}}", marks)
 
 
 JSON_TEMPLATES = {
+    "apertus": _listed(
+        "'<|tools_prefix|>['",
+        "', '",
+        "']<|tools_suffix|>'",
+        call="""'{"' + call.name + '": ' + (call.arguments | tojson) + '}'""",
+    ),
+    "minimax-m1": _listed(
+        r"'<tool_calls>\n'", r"'\n'", r"'\n</tool_calls>'", marks="<beginning_of_sentence>"
+    ),
     "apriel": _listed("'<tool_calls>['", "', '", "']</tool_calls>'"),
     "solar-open": _template(
         """{{- '<|tool_calls|>' }}{%- for call in message.tool_calls %}

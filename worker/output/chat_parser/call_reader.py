@@ -80,6 +80,8 @@ class CallReader:
         if self._writes is not None:
             return
         is_arguments = self._is_arguments(path)
+        if is_arguments and self._tools.is_keyed:
+            self._name = path[-1] or ""
         if is_arguments and not self._named_before and char == "n":
             return  # null: there are none
         if is_arguments or path == self._tools.content:
@@ -100,7 +102,8 @@ class CallReader:
     def _is_arguments(self, path: Path) -> bool:
         if self._named_before:
             return path == ()
-        return bool(path) and path[-1] in _ARGUMENT_KEYS and path[:-1] in self._tools.calls
+        keys = self._names if self._tools.is_keyed else _ARGUMENT_KEYS
+        return bool(path) and path[-1] in keys and path[:-1] in self._tools.calls
 
     def _write(self, char: str) -> None:
         if self._quoted is not None:
@@ -148,7 +151,7 @@ class CallReader:
                 self._quoted = None
                 self._put(unquote(f'"{text}'))
             self._writes = None
-        elif path and path[-1] in _NAME_KEYS and path[:-1] in self._tools.calls:
+        elif self._is_name(path):
             self._learn_name()
         if self._named_before or path not in self._tools.calls:
             return
@@ -157,6 +160,10 @@ class CallReader:
             self._commit()
         raise_unless(self._is_open or path == ())
         self._name, self._is_open, self._pending = "", False, []
+
+    def _is_name(self, path: Path) -> bool:
+        is_key = bool(path) and path[-1] in _NAME_KEYS and path[:-1] in self._tools.calls
+        return is_key and not self._tools.is_keyed
 
     def _learn_name(self) -> None:
         text = self._walk.text

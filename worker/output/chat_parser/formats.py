@@ -297,6 +297,21 @@ FORMATS: tuple[ToolFormat, ...] = (
         is_array=True,
     ),
     ToolFormat(
+        name="minimax-m1",
+        marks=("<beginning_of_sentence>", "<tool_calls>"),
+        openers=(("<tool_calls>",),),
+        end="</tool_calls>",
+        is_sequence=True,
+    ),
+    ToolFormat(
+        name="apertus",
+        marks=("<|tools_prefix|>", "<|tools_suffix|>"),
+        openers=(("<|tools_prefix|>",),),
+        end="<|tools_suffix|>",
+        is_array=True,
+        is_keyed=True,
+    ),
+    ToolFormat(
         name="gigachat-3.1",
         marks=("<|role_sep|>", "<|message_sep|>", "<|function_call|>"),
         openers=(("<|function_call|>",),),

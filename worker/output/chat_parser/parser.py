@@ -65,6 +65,13 @@ def _closers(tools: ToolFormat | None) -> list[Marker]:
     return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
 
 
+def _next_calls(tools: ToolFormat | None) -> list[Marker]:
+    """Return what begins a call after another one, where no opener does; some write commas."""
+    if tools is None or not tools.is_sequence:
+        return []
+    return [Marker(Kind.BARE, ("{",)), Marker(Kind.BARE, (",", "{"))]
+
+
 class _ParserState(Enum):
     START = auto()
     REASONING = auto()
@@ -104,6 +111,7 @@ class ChatParser:
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
         self._closers = _closers(tools)
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
+        self._next = _next_calls(tools)
         self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
@@ -277,7 +285,8 @@ class ChatParser:
         at = self._space()
         if at is None:
             return False
-        markers = [*self._openers, *self._closers, *self._again, *self._dropped, *self._bare]
+        markers = [*self._openers, *self._closers, *self._again, *self._dropped]
+        markers += [*self._bare, *self._next]
         found = self._match_at(at, markers)
         if found is None:
             return False

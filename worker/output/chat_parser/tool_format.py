@@ -63,6 +63,10 @@ class ToolFormat:
     """The calls after an opener stand in an array."""
     is_single: bool = False
     """An answer has one call at most."""
+    is_sequence: bool = False
+    """The calls after an opener follow one another, with nothing but space between them."""
+    is_keyed: bool = False
+    """A call is an object whose one key is the name, and whose value is the arguments."""
     calls: tuple[Path, ...] = FLAT
     """Where in the JSON after an opener the calls are."""
     content: Path | None = None
