@@ -189,6 +189,14 @@ def test_parts_are_one_text_without_jinja() -> None:
     assert "user\n one \ntwo<|im_end|>" in BuiltInReader(card).read(Chat(messages=(PARTS,))).text
 
 
+def test_a_schema_is_shown_where_the_template_of_deepseek_v4_shows_it() -> None:
+    marks = "{# tools dsml_token DSML tool_calls parameter #}"
+    shown = marks + "{{ response_format | tojson }}"
+    assert read(shown, schema='{"type": "integer"}').text == '{"type": "integer"}'
+    assert read(shown, schema="{}").text == '{"type": "object"}'
+    assert "type" not in read("{{ response_format }}", schema="{}").text
+
+
 def test_a_template_without_reasoning_is_told_not_to_think() -> None:
     assert read("{{ enable_thinking }}").text == "False"
     assert read("{{ enable_thinking }}", kwargs={"enable_thinking": True}).text == "True"

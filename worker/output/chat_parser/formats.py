@@ -63,7 +63,7 @@ def _dsml(name: str, section: str) -> ToolFormat:
 
 FORMATS: tuple[ToolFormat, ...] = (
     _dsml("deepseek-v3.2", "function_calls"),
-    _dsml("deepseek-v4", "tool_calls"),
+    replace(_dsml("deepseek-v4", "tool_calls"), shows_schema=True),
     ToolFormat(
         name="qwen3.5",
         marks=("<tool_call>", "<function=", "<parameter=", "<think>"),

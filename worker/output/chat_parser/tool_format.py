@@ -85,4 +85,6 @@ class ToolFormat:
     """A bare call may come after other content."""
     has_id: bool = False
     """The model writes an id into the call."""
+    shows_schema: bool = False
+    """The template shows `response_format`, the schema of an answer."""
     id_length: int = 32

@@ -148,6 +148,8 @@ class ConversationReader:
             tools = [_described(tool) for tool in chat.tools]
             # FireFunction's template needs them as text under a name of its own.
             variables = {"tools": tools, "functions": json.dumps(tools, indent=2)} | variables
+        if chat.schema is not None and self.tools.shows_schema:
+            variables["response_format"] = parse_schema(chat.schema, param="response_format")
         if not chat.add_generation_prompt and not chat.continue_final_message:
             text = self._template.render(messages, variables, add_generation_prompt=False)
             return _RenderedPrompt(text, "", "")
