@@ -8,6 +8,7 @@ from typing import Any
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
+from worker.grammar.notated import notated_arguments
 from worker.grammar.tagged import tagged_arguments
 from worker.output.chat_parser.formats import GENERIC
 from worker.output.chat_parser.reasoning_marks import ReasoningMarks
@@ -149,14 +150,16 @@ def _more(call: str, shape: ToolShape) -> str:
 def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
     """Write what follows the name of a tool: arguments and closers."""
     close = "".join(f" space {literal(text)}" for text in tools.closers)
+    function = tool["function"]
     if tools.nested is not None:
-        name = f"tool-{tool['function']['name']}-tail"
-        return builder.add_rule(name, nested_arguments(builder, tool["function"], tools.nested))
-    if tools.tagged is None:
+        text = nested_arguments(builder, function, tools.nested)
+    elif tools.notation is not None:
+        text = notated_arguments(builder, function, tools.notation)
+    elif tools.tagged is not None:
+        text = tagged_arguments(builder, function, tools.tagged)
+    else:
         return _arguments(builder, tool) + close
-    name = f"tool-{tool['function']['name']}-tail"
-    text = tagged_arguments(builder, tool["function"], tools.tagged)
-    return builder.add_rule(name, text + close)
+    return builder.add_rule(f"tool-{function['name']}-tail", text + close)
 
 
 def _opened(name: str, tail: str, parts: Sequence[str], begun: str) -> str:

@@ -7,7 +7,15 @@ name of a tool, `ANY` for an identifier.
 from dataclasses import replace
 
 from worker.output.chat_parser.reasoning_marks import DSML, ON_ONE_LINE, ReasoningMarks
-from worker.output.chat_parser.tool_format import ANY, KIND, NAME, Nested, Tagged, ToolFormat
+from worker.output.chat_parser.tool_format import (
+    ANY,
+    KIND,
+    NAME,
+    Nested,
+    Notation,
+    Tagged,
+    ToolFormat,
+)
 
 
 def _deepseek(name: str) -> str:
@@ -147,6 +155,14 @@ FORMATS: tuple[ToolFormat, ...] = (
             quotes=("<![CDATA[", "]]>"),
             close="</function>",
         ),
+    ),
+    ToolFormat(
+        name="gemma-4",
+        marks=("'<|tool_call>call:'",),
+        openers=(("<|tool_call>call:", NAME, "{"),),
+        triggers=("<|tool_call>",),
+        closers=("<tool_call|>",),
+        notation=Notation(quotes=('<|"|>',), separator=":", close="}", has_bare_keys=True),
     ),
     ToolFormat(
         name="gpt-oss",

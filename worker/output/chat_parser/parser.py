@@ -24,6 +24,7 @@ from worker.output.chat_parser.markers import (
     openers,
 )
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
+from worker.output.chat_parser.notated import NotatedReader
 from worker.output.chat_parser.reasoning_marks import ReasoningMarks
 from worker.output.chat_parser.reasoning_reader import ReasoningReader, Spaces
 from worker.output.chat_parser.sink import Parsed, Sink
@@ -106,7 +107,7 @@ class ChatParser:
         self._spaces = Spaces(None if expected.skips_space else "")
         """Drops the white space that belongs to marks."""
         self._reasoning: ReasoningReader | None = None
-        self._reader: CallReader | TaggedReader | NestedReader | None = None
+        self._reader: CallReader | TaggedReader | NestedReader | NotatedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
         self._closers = _closers(tools)
@@ -347,7 +348,9 @@ class ChatParser:
         cut = end - 1 if is_bare else end  # the brace belongs to the call
         self._held, self._text = [self._text[:cut]], self._text[cut:]
         names, types = self._expected.names, self._expected.types
-        if tools.nested and marker.name:
+        if tools.notation and marker.name:
+            self._reader = NotatedReader(tools.notation, marker.name, self._sink)
+        elif tools.nested and marker.name:
             whole = self._expected.parts.get(marker.name, ValueTypes(frozenset()))
             self._reader = NestedReader(tools.nested, marker.name, whole, self._sink)
         elif tools.tagged and marker.name:

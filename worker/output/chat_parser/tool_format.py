@@ -44,6 +44,24 @@ class Nested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notation:
+    """Arguments that are almost JSON; the opener contains what begins them."""
+
+    quotes: tuple[str, ...]
+    """Texts that begin and end a string."""
+    separator: str
+    """Stands after the name of an argument."""
+    close: str
+    """Character after the last argument."""
+    has_bare_keys: bool = False
+    """Whether keys inside objects are without quotes; names of arguments always are."""
+    has_escapes: bool = False
+    """Whether a backslash in a string is special."""
+    words: tuple[tuple[str, str], ...] = ()
+    """Words and what they are in JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
     """One way of writing calls; only the arguments follow an opener with `NAME`."""
 
@@ -77,6 +95,10 @@ class ToolFormat:
     """Arguments stand in tags; None: they are JSON."""
     nested: Nested | None = None
     """Arguments stand in tags within tags."""
+    notation: Notation | None = None
+    """Arguments are almost JSON."""
+    later: Parts = ()
+    """What begins a call directly after another; empty: the last opener."""
     loose_openers: tuple[Parts, ...] = ()
     """Other ways in which some models begin the first call."""
     triggers: tuple[str, ...] = ()

@@ -1,0 +1,229 @@
+"""Calls whose arguments are almost JSON: Gemma 4's."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import InvalidRequest
+from tests.worker.chat_cases import BY_NAME
+from tests.worker.grammar.test_matcher import matcher, say
+from tests.worker.output.test_chat_parse import parse
+from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
+from worker.grammar.gbnf.parser import parse as parse_grammar
+from worker.output.chat_parser.formats import choose_format
+from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.reasoning_marks import listed_reasoning_marks
+
+GEMMA = r"""{% if tools %}{{ tools | tojson }}{% endif %}
+{%- macro write(value) %}{% if value is string %}{{ '<|"|>' + value + '<|"|>' }}
+{%- else %}{{ value }}{% endif %}{% endmacro %}
+{%- for message in messages %}{{- '[' + message.role + ']' + message.content + '\n' }}
+{%- for call in message.tool_calls or [] %}
+{{- '<|tool_call>call:' + call.function.name + '{' }}
+{%- for key, value in call.function.arguments | dictsort %}
+{{- key + ':' + write(value) + ('' if loop.last else ',') }}{% endfor %}
+{{- '}<tool_call|>' }}
+{%- endfor %}{%- endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
+TEMPLATES = {"gemma-4": GEMMA}
+NAMES = sorted(TEMPLATES)
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "code": {"type": "string"},
+        "n": {"type": "integer", "minimum": 1},
+        "size": {"enum": ["S", "it's", None, 2.5]},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
+        "pair": {"prefixItems": [{"type": "number"}, {"type": "boolean"}]},
+        "more": {
+            "type": "object",
+            "properties": {"again": {"$ref": "#"}, "flag": {"type": "boolean"}},
+            "required": ["flag"],
+        },
+        "any": {},
+        "map": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+    "required": ["n", "code"],
+}
+TOOL = {"type": "function", "function": {"name": "python", "parameters": SCHEMA}}
+
+
+def gemma(value: Any) -> str:
+    """Write a value as Gemma 4 does."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{gemma(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{','.join(map(gemma, value))}]"
+    return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
+
+
+def written(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
+    """Write calls as a model does."""
+    assert name == "gemma-4"
+    return "".join(f"<|tool_call>call:{tool}{gemma(args)}<tool_call|>" for tool, args in calls)
+
+
+def expect(name: str) -> Expected:
+    """What the prompt of a format lets one expect."""
+    return Expected(
+        tools=BY_NAME[name],
+        names=frozenset({"python", "get_time"}),
+        reasoning_marks=listed_reasoning_marks(TEMPLATES[name]),
+    )
+
+
+ONE = {"code": 'if a < b:\n\t"x" \\ {}[],:', "n": 1}
+DEEP = {"n": -2.5e3, "code": "", "more": {"flag": True, "list": [[], {}, None, "é", [1, "2"]]}}
+EMPTY: dict[str, Any] = {}
+REASONING = {"gemma-4": "<|channel>thought\nHm<channel|>"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_template_is_told_by_its_marks(name: str) -> None:
+    assert choose_format(TEMPLATES[name]).name == name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_is_taken_apart(name: str) -> None:
+    calls = ("python", ONE), ("get_time", EMPTY), ("python", DEEP)
+    for n in range(4):
+        text = f"{REASONING[name]}Hi {written(name, *calls[:n]) if n else ''}"
+        whole = parse(expect(name), [text])
+        assert (whole.reasoning, whole.content) == ("Hm", "Hi ")
+        assert [(tool, json.loads(args)) for tool, args in whole.calls] == list(calls[:n])
+        for cut in range(len(text)):
+            assert parse(expect(name), [text[:cut], text[cut:]]) == whole
+        assert parse(expect(name), list(text)) == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("gemma-4", "<|tool_call>call:unheard_of{}<tool_call|>"),
+        ("gemma-4", '<|tool_call>call:python("a")<tool_call|>'),
+        ("gemma-4", "<|tool_call>call:python{oops}<tool_call|>"),
+        ("gemma-4", f"<|tool_call>call:python{{{'x' * 300}"),
+    ],
+)
+def test_what_only_looked_like_a_call_is_content(name: str, text: str) -> None:
+    for parts in ([text], list(text)):
+        answer = parse(expect(name), parts)
+        assert (answer.content, answer.calls) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments"),
+    [
+        ("gemma-4", '{n:1, code: <|"|>a<|"|> }', '{"n":1,"code":"a"}'),
+        ("gemma-4", "{n:oops}", '{"n":oops}'),
+        ("gemma-4", '{n:"a"}', '{"n":"a"}'),
+        ("gemma-4", '{n:<|"|>a<|', '{"n":"a'),
+        ("gemma-4", "{more:" + "[" * 300, '{"more":' + "[" * 300),
+    ],
+)
+def test_arguments_come_out_as_json_or_as_they_are(name: str, text: str, arguments: str) -> None:
+    head = written(name, ("python", EMPTY)).partition("python")[0] + "python"
+    for parts in ([head + text], list(head + text)):
+        assert parse(expect(name), parts).calls == (("python", arguments),)
+
+
+TEXT = st.text().filter(lambda text: "<" not in text)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text("abz_-09", min_size=1), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(arguments=st.dictionaries(st.text("abz_09", min_size=1), VALUES), cut=st.integers(0, 200))
+def test_arguments_come_through_as_they_were_written(
+    name: str, arguments: dict[str, Any], cut: int
+) -> None:
+    text = written(name, ("python", arguments))
+    ((tool, found),) = parse(expect(name), [text[:cut], text[cut:]]).calls
+    assert tool == "python" and json.loads(found) == arguments
+    assert parse(expect(name), list(text)).calls == ((tool, found),)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("choice", ["auto", "required", "function:python"])
+def test_there_is_a_grammar(name: str, choice: str) -> None:
+    prompt = read(TEMPLATES[name], USER, tools=(TOOL, TIME), tool_choice=choice)
+    parse_grammar(prompt.grammar)
+    trigger = written(name, ("x", EMPTY)).partition(">")[0] + ">"
+    assert prompt.triggers == ((trigger,) if choice == "auto" else ())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_grammar_takes_what_the_schema_allows(name: str) -> None:
+    grammar = read(TEMPLATES[name], USER, tools=(TOOL, TIME), tool_choice="required").grammar
+    inner = {"flag": False, "again": {"n": 2, "code": "", "tags": []}}
+    for calls in (
+        [ONE],
+        [ONE, ONE],
+        [{"code": "<", "n": 12}],
+        [{"size": "it's", "n": 1, "tags": ["a", "b"], "code": "x", "map": {"a": 1, "b": 2}}],
+        [{"n": 1, "size": None, "code": "x", "more": inner, "pair": [1.5, True]}],
+        [{"n": 1, "size": 2.5, "code": "x", "any": [{"a": None, "b": {}}, [], "c", -1]}],
+    ):
+        one = matcher(grammar)
+        say(one, written(name, *(("python", call) for call in calls), ("get_time", EMPTY)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"n": 1},
+        {"n": 0, "code": ""},
+        {"n": "1", "code": ""},
+        {"n": 1, "code": 1},
+        {"n": 1, "code": "", "new": 1},
+        {"n": 1, "code": "", "size": "M"},
+        {"n": 1, "code": "", "tags": ["a", "b", "c"]},
+        {"n": 1, "code": "", "more": {}},
+        {"n": 1, "code": "", "map": {"a": "b"}},
+    ],
+)
+def test_the_grammar_refuses_what_the_schema_forbids(name: str, arguments: dict[str, Any]) -> None:
+    grammar = read(TEMPLATES[name], USER, tools=(TOOL,), tool_choice="required").grammar
+    with pytest.raises(Exception, match="grammar"):
+        say(matcher(grammar), written(name, ("python", arguments)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_many_required_arguments_come_in_order_of_their_names(name: str) -> None:
+    names = [f"a{i}" for i in range(20)]
+    schema = {"properties": {one: {"type": "null"} for one in names} | {"b": {}}, "required": names}
+    tool = {"type": "function", "function": {"name": "python", "parameters": schema}}
+    grammar = read(TEMPLATES[name], USER, tools=(tool,), tool_choice="required").grammar
+    say(matcher(grammar), written(name, ("python", dict.fromkeys(sorted(names)) | {"b": 1})))
+    with pytest.raises(Exception, match="grammar"):
+        say(matcher(grammar), written(name, ("python", dict.fromkeys(names))))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_schema_without_end_is_refused(name: str) -> None:
+    again: dict[str, Any] = {"allOf": [{"properties": {"x": {"$ref": "#"}}}, {"$ref": "#/$defs/a"}]}
+    schema = again | {"$defs": {"a": {"properties": {"y": again}}}}
+    tool = {"type": "function", "function": {"name": "python", "parameters": schema}}
+    with pytest.raises(InvalidRequest):
+        read(TEMPLATES[name], USER, tools=(tool,), tool_choice="required")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_earlier_calls_are_written_by_the_template(name: str) -> None:
+    prompt = read(TEMPLATES[name], USER, CALLED, RESULT, tools=(WEATHER,))
+    assert written(name, ("get_weather", {"city": "Rome"})) in prompt.text
