@@ -131,7 +131,7 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
     ]
     one = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
-    later = [_opened(name, tail, openers[-1], "") for name, tail in tails.items()]
+    later = [_later(name, tail, shape.tools) for name, tail in tails.items()]
     if shape.begun and not shape.is_required:
         words = shape.tools.dropped[0].removeprefix(shape.begun)
         text = f"{literal(words)} {until(builder, openers[-1][0])}"
@@ -141,6 +141,13 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
     if not shape.is_parallel:
         return f"{one}{end}"
     return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
+
+
+def _later(name: str, tail: str, tools: ToolFormat) -> str:
+    """Write a call that stands directly after another."""
+    if not tools.later:
+        return _opened(name, tail, tools.openers[-1], "")
+    return f"{literal(tools.later[0])} space {_opened(name, tail, tools.later[1:], '')}"
 
 
 def _more(call: str, shape: ToolShape) -> str:

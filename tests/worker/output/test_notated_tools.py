@@ -1,4 +1,4 @@
-"""Calls whose arguments are almost JSON: Gemma 4's."""
+"""Calls whose arguments are almost JSON: those of Gemma 4 and LFM2."""
 
 import json
 from typing import Any
@@ -27,7 +27,23 @@ GEMMA = r"""{% if tools %}{{ tools | tojson }}{% endif %}
 {{- key + ':' + write(value) + ('' if loop.last else ',') }}{% endfor %}
 {{- '}<tool_call|>' }}
 {%- endfor %}{%- endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"""
-TEMPLATES = {"gemma-4": GEMMA}
+LFM = r"""{% if tools %}{{ 'List of tools: [' + tools | tojson + ']' }}{% endif %}
+{%- for message in messages %}
+{{- '[' + message.role + ']' + (message.thinking or '') + message.content + '\n' }}
+{%- if message.tool_calls %}{{ '<|tool_call_start|>[' }}
+{%- for call in message.tool_calls %}{{- call.function.name + '(' }}
+{%- for key, value in call.function.arguments.items() %}
+{{- key + "='" + value + "'" + ('' if loop.last else ', ') }}{% endfor %}
+{{- ')' + ('' if loop.last else ', ') }}{% endfor %}{{ ']<|tool_call_end|>' }}
+{%- endif %}{%- endfor %}{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}
+{#- <think> #}"""
+TEMPLATES = {
+    "gemma-4": GEMMA,
+    "lfm2": LFM.replace("[' +", "<|tool_list_start|>[' +").replace(
+        "']'", "']<|tool_list_end|>'", 1
+    ),
+    "lfm2.5": LFM,
+}
 NAMES = sorted(TEMPLATES)
 
 SCHEMA: dict[str, Any] = {
@@ -60,10 +76,27 @@ def gemma(value: Any) -> str:
     return f'<|"|>{value}<|"|>' if isinstance(value, str) else json.dumps(value)
 
 
+def python(value: Any) -> str:
+    """Write a value as LFM2 does."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{python(key)}: {python(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(python, value))}]"
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)
+        return text if len(value) % 2 else "'" + text[1:-1].replace("'", "\\'") + "'"
+    return repr(value)
+
+
 def written(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
     """Write calls as a model does."""
-    assert name == "gemma-4"
-    return "".join(f"<|tool_call>call:{tool}{gemma(args)}<tool_call|>" for tool, args in calls)
+    if name == "gemma-4":
+        return "".join(f"<|tool_call>call:{tool}{gemma(args)}<tool_call|>" for tool, args in calls)
+    texts = (
+        f"{tool}({', '.join(f'{key}={python(value)}' for key, value in args.items())})"
+        for tool, args in calls
+    )
+    return f"<|tool_call_start|>[{', '.join(texts)}]<|tool_call_end|>"
 
 
 def expect(name: str) -> Expected:
@@ -78,7 +111,11 @@ def expect(name: str) -> Expected:
 ONE = {"code": 'if a < b:\n\t"x" \\ {}[],:', "n": 1}
 DEEP = {"n": -2.5e3, "code": "", "more": {"flag": True, "list": [[], {}, None, "é", [1, "2"]]}}
 EMPTY: dict[str, Any] = {}
-REASONING = {"gemma-4": "<|channel>thought\nHm<channel|>"}
+REASONING = {
+    "gemma-4": "<|channel>thought\nHm<channel|>",
+    "lfm2": "",
+    "lfm2.5": "<think>Hm</think>",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -92,7 +129,7 @@ def test_an_answer_is_taken_apart(name: str) -> None:
     for n in range(4):
         text = f"{REASONING[name]}Hi {written(name, *calls[:n]) if n else ''}"
         whole = parse(expect(name), [text])
-        assert (whole.reasoning, whole.content) == ("Hm", "Hi ")
+        assert (whole.reasoning, whole.content) == ("Hm" if REASONING[name] else "", "Hi ")
         assert [(tool, json.loads(args)) for tool, args in whole.calls] == list(calls[:n])
         for cut in range(len(text)):
             assert parse(expect(name), [text[:cut], text[cut:]]) == whole
@@ -106,6 +143,10 @@ def test_an_answer_is_taken_apart(name: str) -> None:
         ("gemma-4", '<|tool_call>call:python("a")<tool_call|>'),
         ("gemma-4", "<|tool_call>call:python{oops}<tool_call|>"),
         ("gemma-4", f"<|tool_call>call:python{{{'x' * 300}"),
+        ("lfm2", "<|tool_call_start|>[unheard_of()]<|tool_call_end|>"),
+        ("lfm2", "<|tool_call_start|>[python(oops)]<|tool_call_end|>"),
+        ("lfm2", "<|tool_call_start|>python()<|tool_call_end|>"),
+        ("lfm2", "or, python(n=1)"),
     ],
 )
 def test_what_only_looked_like_a_call_is_content(name: str, text: str) -> None:
@@ -121,6 +162,11 @@ def test_what_only_looked_like_a_call_is_content(name: str, text: str) -> None:
         ("gemma-4", "{n:oops}", '{"n":oops}'),
         ("gemma-4", '{n:"a"}', '{"n":"a"}'),
         ("gemma-4", '{n:<|"|>a<|', '{"n":"a'),
+        ("lfm2", "(n = 1 ,code ='a')", '{"n":1,"code":"a"}'),
+        ("lfm2", "(more={'a': true, \"b\": [None]})", '{"more":{"a":true,"b":[null]}}'),
+        ("lfm2", r"""(code='\'"\"\n\d\u00e9\u12')""", r"""{"code":"'\"\"\n\\d\u00e9\\u12"}"""),
+        ("lfm2", "(more={1: 2})", '{"more":{1: 2})'),
+        ("lfm2", "(n=oops)]<|tool_call_end|>", '{"n":oops)'),
         ("gemma-4", "{more:" + "[" * 300, '{"more":' + "[" * 300),
     ],
 )
@@ -227,3 +273,8 @@ def test_a_schema_without_end_is_refused(name: str) -> None:
 def test_earlier_calls_are_written_by_the_template(name: str) -> None:
     prompt = read(TEMPLATES[name], USER, CALLED, RESULT, tools=(WEATHER,))
     assert written(name, ("get_weather", {"city": "Rome"})) in prompt.text
+
+
+def test_lfm2_reads_earlier_reasoning_under_another_name() -> None:
+    prompt = read(TEMPLATES["lfm2.5"], USER, CALLED | {"reasoning_content": "Hm"}, RESULT)
+    assert "[assistant]Hm" in prompt.text

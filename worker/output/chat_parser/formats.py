@@ -69,6 +69,22 @@ def _dsml(name: str, section: str) -> ToolFormat:
     )
 
 
+_LFM2 = ToolFormat(
+    name="lfm2",
+    marks=("<|tool_list_start|>", "<|tool_list_end|>"),
+    openers=(("<|tool_call_start|>", "[", NAME, "("),),
+    later=(",", NAME, "("),
+    end="]<|tool_call_end|>",
+    reasoning_key="thinking",
+    notation=Notation(
+        quotes=('"', "'"),
+        separator="=",
+        close=")",
+        has_escapes=True,
+        words=(("True", "true"), ("False", "false"), ("None", "null")),
+    ),
+)
+
 FORMATS: tuple[ToolFormat, ...] = (
     _dsml("deepseek-v3.2", "function_calls"),
     replace(_dsml("deepseek-v4", "tool_calls"), shows_schema=True),
@@ -164,6 +180,8 @@ FORMATS: tuple[ToolFormat, ...] = (
         closers=("<tool_call|>",),
         notation=Notation(quotes=('<|"|>',), separator=":", close="}", has_bare_keys=True),
     ),
+    _LFM2,
+    replace(_LFM2, name="lfm2.5", marks=("List of tools: [",)),
     ToolFormat(
         name="gpt-oss",
         marks=("<|channel|>", "<|message|>"),
@@ -375,7 +393,7 @@ def choose_format(template: str) -> ToolFormat:
 
 def markers(tools: ToolFormat, reasoning_marks: ReasoningMarks | None) -> tuple[str, ...]:
     """List every literal that a parser looks for."""
-    openers = (*tools.openers, *tools.loose_openers)
+    openers = (*tools.openers, *tools.loose_openers, tools.later)
     parts = [part for opener in openers for part in opener if part not in (NAME, ANY, KIND)]
     if tools.nested:
         parts += [tools.nested.mark, tools.nested.close]

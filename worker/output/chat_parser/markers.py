@@ -42,16 +42,21 @@ class MarkerMatch(Enum):
 
 def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
     """Write the openers of a format out for each tool, longer names first."""
-    out: list[Marker] = []
-    for parts in _lenient(tools):
-        if NAME not in parts:
-            out.append(Marker(Kind.CALL, parts))
-            continue
-        out += [
-            Marker(Kind.CALL, tuple(name if part == NAME else part for part in parts), name)
-            for name in sorted(names, key=lambda name: (-len(name), name))
-        ]
-    return out
+    return [marker for parts in _lenient(tools) for marker in _written_out(parts, names)]
+
+
+def later_openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
+    """Write out what begins a call only directly after another."""
+    return _written_out(tools.later, names) if tools.later else []
+
+
+def _written_out(parts: tuple[str, ...], names: Set[str]) -> list[Marker]:
+    if NAME not in parts:
+        return [Marker(Kind.CALL, parts)]
+    return [
+        Marker(Kind.CALL, tuple(name if part == NAME else part for part in parts), name)
+        for name in sorted(names, key=lambda name: (-len(name), name))
+    ]
 
 
 def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:

@@ -76,7 +76,7 @@ class NotatedReader(TagReader):
     def _key(self) -> bool:
         """Read a key without quotes, and what separates it from its value."""
         separator = self._separator()
-        key, found, rest = self._text.lstrip().partition(separator)
+        key, found, rest = self._text.partition(separator)
         self._step = self._key
         if not found:
             if len(key) > _MAX_KEY or self._ends[-1] in key:
@@ -84,7 +84,7 @@ class NotatedReader(TagReader):
             return False
         begin = "" if self.has_committed else "{"
         self._text, self._step = rest, self._value
-        self._put(f"{begin}{json.dumps(key, ensure_ascii=False)}:")
+        self._put(f"{begin}{json.dumps(key.strip(), ensure_ascii=False)}:")
         return True
 
     def _value(self) -> bool:

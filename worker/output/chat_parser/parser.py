@@ -20,6 +20,7 @@ from worker.output.chat_parser.markers import (
     Marker,
     MarkerMatch,
     find,
+    later_openers,
     match_marker,
     openers,
 )
@@ -109,6 +110,7 @@ class ChatParser:
         self._reasoning: ReasoningReader | None = None
         self._reader: CallReader | TaggedReader | NestedReader | NotatedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
+        self._next_calls = later_openers(tools, expected.names) if tools else []
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
         self._closers = _closers(tools)
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
@@ -286,8 +288,8 @@ class ChatParser:
         at = self._space()
         if at is None:
             return False
-        markers = [*self._openers, *self._closers, *self._again, *self._dropped]
-        markers += [*self._bare, *self._next]
+        markers = [*self._openers, *self._next_calls, *self._closers, *self._again]
+        markers += [*self._dropped, *self._bare, *self._next]
         found = self._match_at(at, markers)
         if found is None:
             return False

@@ -98,13 +98,15 @@ class ToolFormat:
     notation: Notation | None = None
     """Arguments are almost JSON."""
     later: Parts = ()
-    """What begins a call directly after another; empty: the last opener."""
+    """What begins a call directly after another, and only there; empty: the last opener."""
     loose_openers: tuple[Parts, ...] = ()
     """Other ways in which some models begin the first call."""
     triggers: tuple[str, ...] = ()
     """Where a grammar begins to hold; empty: where the first opener or a loose one does."""
     has_words_first: bool = False
     """A bare call may come after other content."""
+    reasoning_key: str = ""
+    """Name under which the template reads earlier reasoning; empty: `reasoning_content`."""
     has_id: bool = False
     """The model writes an id into the call."""
     shows_schema: bool = False

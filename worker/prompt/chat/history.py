@@ -143,6 +143,8 @@ def adapt(
         message["content"] = _content(message.get("content"), abilities)
         if message.get("role") == "developer" and not keeps_developer:
             message["role"] = "system"
+        if tools.reasoning_key and message.get("reasoning_content"):
+            message[tools.reasoning_key] = message["reasoning_content"]
         if message.get("tool_calls"):
             if tools.is_array and not abilities.writes_calls:
                 words = _in_words(message["tool_calls"], tools)
