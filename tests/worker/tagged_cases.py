@@ -10,6 +10,7 @@ from tests.worker.chat_cases import (
     Answer,
 )
 from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.reasoning_marks import REASONING_ROWS
 from worker.output.chat_parser.tagged import ANY_TYPE, Types
 
 NUMBER, STRING = frozenset({"number"}), frozenset({"string"})
@@ -67,6 +68,37 @@ def minimax(*calls: str) -> str:
     return f"<minimax:tool_call>\n{''.join(calls)}</minimax:tool_call>"
 
 
+def kimi(*calls: tuple[str, str, dict[str, str]]) -> str:
+    """All of Kimi K3's calls, and the end of its message."""
+    texts = []
+    for i, (name, kind, arguments) in enumerate(calls):
+        inner = "".join(
+            f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>'
+            for key, value in arguments.items()
+        )
+        head = f'<|open|>call tool="{name}" index="{i + 1}"<|sep|>'
+        texts.append(f"{head}{inner}<|close|>call<|sep|>")
+    tools = f"<|open|>tools<|sep|>{''.join(texts)}<|close|>tools<|sep|>"
+    return f"{tools}<|close|>message<|sep|><|end_of_msg|>"
+
+
+KIMI_ONE = "special_function", "number", {"arg1": "1"}
+KIMI_TWO = "special_function_with_opt", "number", {"arg1": "1", "arg2": "2"}
+
+
+def expect_kimi(begun: str = "") -> Expected:
+    """What the prompt of Kimi K3 lets one expect."""
+    row = next(row for row in REASONING_ROWS if "<|open|>" in row.marks)
+    return Expected(
+        tools=BY_NAME["kimi-k3"],
+        names=NAMES,
+        types=TYPES,
+        reasoning_marks=row.reasoning_marks,
+        dropped=BY_NAME["kimi-k3"].dropped,
+        begun=begun,
+    )
+
+
 def seed(text: str) -> str:
     """A call as Seed-OSS writes it."""
     text = text.replace("tool_call>", "seed:tool_call>")
@@ -120,6 +152,43 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
                 ),
             ),
         )
+    ),
+    *(
+        (f"kimi k3: {name}", expect_kimi("<|open|>think<|sep|>"), text, answer)
+        for name, text, answer in (
+            (
+                "words",
+                "Hm<|close|>think<|sep|><|open|>response<|sep|>Hi\n<|close|>response<|sep|>"
+                "<|close|>message<|sep|><|end_of_msg|>",
+                Answer("Hi\n", "Hm", ()),
+            ),
+            ("one", f"Hm<|close|>think<|sep|>{kimi(KIMI_ONE)}", Answer("", "Hm", CALL)),
+            (
+                "words and two",
+                "Hm<|close|>think<|sep|><|open|>response<|sep|>Hi<|close|>response<|sep|>"
+                f"{kimi(KIMI_ONE, KIMI_TWO)}",
+                Answer("Hi", "Hm", CALLS),
+            ),
+        )
+    ),
+    *(
+        (f"kimi k3: {value} as {kind}", expect_kimi(), kimi(("python", kind, {key: value})), answer)
+        for key, kind, value, answer in (
+            ("code", "string", CODE, python(CODE_JSON)),
+            ("opt", "string", "5", python('{"opt": "5"}')),
+            ("opt", "number", "5", python('{"opt": 5}')),
+            ("opt", "array", "[5]", python('{"opt": "[5]"}')),
+            ("todos", "array", TODOS, python(f'{{"todos": {TODOS}}}')),
+            ("new", "string", "true", python('{"new": "true"}')),
+            ("new", "boolean", "true", python('{"new": true}')),
+        )
+    ),
+    ("kimi k3: no arguments", expect_kimi(), kimi(("python", "", {})), python("{}")),
+    (
+        "kimi k3: a type without end",
+        expect_kimi(),
+        kimi(("python", "x" * 300, {"code": "a"})).partition("<|close|>")[0],
+        Answer("x" * 300 + '"<|sep|>a', "", (("python", '{"code": null}'),)),
     ),
     ("words, then qwen", expect_tagged("qwen3.5"), HELLO + TWO[0], Answer(HELLO, "", CALL)),
     ("code", expect_tagged("qwen3.5"), qwen("python", code=CODE), python(CODE_JSON)),

@@ -43,7 +43,10 @@ class _Writer:
         """Write an argument with its tags."""
         tagged = self._tagged
         head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
-        if tagged.value_open:
+        if tagged.has_type:
+            kinds = sorted(self._types.of(one.schema))
+            head += f" ({' | '.join(map(literal, kinds))}) {literal(tagged.value_open)}"
+        elif tagged.value_open:
             head += f" space {literal(tagged.value_open)}"
         value = self._marked(one, tagged.kinds) if tagged.kinds else self._value(one)
         if tagged.is_block:

@@ -50,7 +50,8 @@ def call_grammar(tools: Sequence[Tool], shape: ToolShape) -> str:
     """Return the grammar of an answer that calls tools: free reasoning, then calls."""
     builder = GrammarBuilder(param="tools")
     reasoning = _reasoning(builder, shape, "space")
-    builder.add_rule("root", f"{reasoning}{_calls(builder, tools, shape)} space")
+    after = f" {literal(shape.tools.after)}?" if shape.tools.after else ""
+    builder.add_rule("root", f"{reasoning}{_calls(builder, tools, shape)} space{after}")
     return builder.text()
 
 

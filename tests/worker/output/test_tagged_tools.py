@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.worker.grammar.test_matcher import matcher, say
 from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
+from tests.worker.tagged_cases import kimi
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import argument_types
 from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
@@ -49,6 +51,14 @@ TEMPLATES = {
         r"""'<parameter name="' + key + '">' + value + '</parameter>\n'""",
         r"'</invoke>\n</minimax:tool_call>\n'",
     ),
+    "kimi-k3": template(
+        r"""'<|open|>tools<|sep|><|open|>call tool="' + call.function.name + '" index="1"'
+            + '<|sep|>'""",
+        r"""'<|open|>argument key="' + key + '" type="string"<|sep|>' + value
+            + '<|close|>argument<|sep|>'""",
+        r"""'<|close|>call<|sep|><|close|>tools<|sep|>'""",
+    )
+    + "{#- <|end_of_msg|> #}",
 }
 TEMPLATES["qwen3.5"] = TEMPLATES["qwen3-coder"] + r"{#- '<think>\n' '</think>\n\n' #}"
 TEMPLATES |= TAGGED_TEMPLATES
@@ -169,3 +179,18 @@ def test_hot_samples_are_calls_that_fit_the_schema(served: Served, name: str) ->
         assert 1 <= order["amount"] <= 99 and order["size"] in "SL"
         assert isinstance(order["gift"], bool)
         assert len(order["days"]) <= 2 and set(order["days"]) <= {1, 2}
+
+
+def test_kimi_k3_tells_types_and_ends_its_message() -> None:
+    grammar = read(TEMPLATES["kimi-k3"], tools=(ORDER_TOOL, TIME), tool_choice="required").grammar
+    found = kimi(("get_time", "", {}), ("order", "string", {"size": "S"})).replace(
+        "<|close|>call<|sep|><|close|>tools",
+        '<|open|>argument key="gift" type="boolean"<|sep|>true<|close|>argument<|sep|>'
+        '<|open|>argument key="amount" type="number"<|sep|>12<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools",
+    )
+    text = f"<|open|>think<|sep|>Hm<|close|>think<|sep|>{found.removesuffix('<|end_of_msg|>')}"
+    say(matcher(grammar), text)
+    for wrong in ('"boolean"', "true", "12", ">S<"):
+        with pytest.raises(Exception, match="grammar"):
+            say(matcher(grammar), text.replace(wrong, ">M<" if wrong == ">S<" else '"number"'))

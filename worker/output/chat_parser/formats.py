@@ -40,6 +40,14 @@ GENERIC = ToolFormat(
 )
 """For templates without tools: the prompt explains the calls, a grammar enforces them."""
 
+
+def _kimi(tag: str, name: str) -> str:
+    """Write one of Kimi K3's tags without attributes."""
+    return f"<|{tag}|>{name}<|sep|>"
+
+
+_KIMI_CALL = ('<|open|>call tool="', NAME, '" index="', ANY, '"<|sep|>')
+
 _FUNCTION_BLOCKS = Tagged(
     key_open="<parameter=",
     key_close=">",
@@ -240,6 +248,27 @@ FORMATS: tuple[ToolFormat, ...] = (
         id_length=10,
     ),
     ToolFormat(
+        name="kimi-k3",
+        marks=("<|open|>", "<|close|>", "<|end_of_msg|>"),
+        openers=((_kimi("open", "tools"), *_KIMI_CALL), _KIMI_CALL),
+        end=_kimi("close", "tools"),
+        after=_kimi("close", "message"),
+        dropped=(
+            _kimi("open", "response"),
+            _kimi("close", "response"),
+            _kimi("close", "message"),
+            "<|end_of_msg|>",
+        ),
+        tagged=Tagged(
+            key_open='<|open|>argument key="',
+            key_close='" type="',
+            value_open='"<|sep|>',
+            has_type=True,
+            value_close=_kimi("close", "argument"),
+            close=_kimi("close", "call"),
+        ),
+    ),
+    ToolFormat(
         name="deepseek-r1",
         marks=(_CALLS_BEGIN, "```json"),
         openers=(
@@ -375,7 +404,10 @@ FORMATS: tuple[ToolFormat, ...] = (
 )
 """The first row whose marks are all in the template is taken: the more special stand first."""
 
-_TAGGED = ("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name=")
+_TAGGED = (
+    *("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name="),
+    "<|open|>",
+)
 """Arguments that are not JSON: where no row knows them, calls are asked for in the generic way."""
 
 

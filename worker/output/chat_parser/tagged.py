@@ -97,12 +97,25 @@ class TaggedReader(TagReader):
         return False
 
     def _open(self) -> bool:
+        if self._tagged.has_type:
+            return self._typed()
         if self._takes(self._tagged.value_open):
             self._step = self._begin
             return True
         if not self._may_become(self._tagged.value_open):
             self._give_up("null}")
         return False
+
+    def _typed(self) -> bool:
+        """Read the type of a value; one that the schema does not allow tells nothing."""
+        kind, tag, rest = self._text.partition(self._tagged.value_open)
+        if not tag:
+            if len(kind) > _MAX_KEY:
+                self._give_up("null}")
+            return False
+        self._found = {kind} if kind in self._found else self._found
+        self._text, self._step = rest, self._begin
+        return bool(rest)
 
     def _begin(self) -> bool:
         """Find out from its first character what a value is, and where it ends."""

@@ -24,6 +24,8 @@ class Tagged:
     """Texts after the key of a string, and of any other value; None: nothing tells them apart."""
     value_open: str = ""
     """Tag before a value; empty if the value follows the key directly."""
+    has_type: bool = False
+    """Whether the type of a value stands between the tags of key and value."""
     value_close: str
     is_block: bool = False
     """Whether a value and the tag after it are on lines of their own."""
@@ -73,6 +75,8 @@ class ToolFormat:
     """Texts after a call, which are dropped."""
     end: str = ""
     """Text after the last call."""
+    after: str = ""
+    """Text that may follow the end, and is dropped."""
     dropped: tuple[str, ...] = ()
     """Texts that are dropped anywhere in the content."""
     is_bare: bool = False
