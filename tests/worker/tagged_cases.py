@@ -86,17 +86,34 @@ KIMI_ONE = "special_function", "number", {"arg1": "1"}
 KIMI_TWO = "special_function_with_opt", "number", {"arg1": "1", "arg2": "2"}
 
 
-def expect_kimi(begun: str = "") -> Expected:
-    """What the prompt of Kimi K3 lets one expect."""
-    row = next(row for row in REASONING_ROWS if "<|open|>" in row.marks)
+def expect_marked(name: str, begun: str = "") -> Expected:
+    """What the prompt of a model with marks around all parts lets one expect."""
+    tools = BY_NAME[name]
+    row = next(row for row in REASONING_ROWS if row.marks == tools.marks)
     return Expected(
-        tools=BY_NAME["kimi-k3"],
+        tools=tools,
         names=NAMES,
         types=TYPES,
         reasoning_marks=row.reasoning_marks,
-        dropped=BY_NAME["kimi-k3"].dropped,
+        dropped=tools.dropped,
         begun=begun,
     )
+
+
+def muse(name: str, arguments: dict[str, str]) -> str:
+    """A message of Muse Glimmer to a tool, without its beginning and end."""
+    inner = "".join(
+        f'<atem:parameter name="{key}">{value}</atem:parameter>\n'
+        for key, value in arguments.items()
+    )
+    call = f'<atem:invoke name="{name}">\n{inner}</atem:invoke>\n'
+    return f" to={name}<|message|><atem:function_calls>\n{call}</atem:function_calls>"
+
+
+START = "<|start|>assistant"
+MUSE_ONE = muse("special_function", {"arg1": "1"})
+MUSE_TWO = muse("special_function_with_opt", {"arg1": "1", "arg2": "2"})
+MUSE_HM = f" to=self<|message|>Hm<|eom|>{START}"
 
 
 def seed(text: str) -> str:
@@ -154,7 +171,7 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
         )
     ),
     *(
-        (f"kimi k3: {name}", expect_kimi("<|open|>think<|sep|>"), text, answer)
+        (f"kimi k3: {name}", expect_marked("kimi-k3", "<|open|>think<|sep|>"), text, answer)
         for name, text, answer in (
             (
                 "words",
@@ -172,7 +189,12 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
         )
     ),
     *(
-        (f"kimi k3: {value} as {kind}", expect_kimi(), kimi(("python", kind, {key: value})), answer)
+        (
+            f"kimi k3: {value} as {kind}",
+            expect_marked("kimi-k3"),
+            kimi(("python", kind, {key: value})),
+            answer,
+        )
         for key, kind, value, answer in (
             ("code", "string", CODE, python(CODE_JSON)),
             ("opt", "string", "5", python('{"opt": "5"}')),
@@ -183,12 +205,28 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
             ("new", "boolean", "true", python('{"new": true}')),
         )
     ),
-    ("kimi k3: no arguments", expect_kimi(), kimi(("python", "", {})), python("{}")),
+    ("kimi k3: no arguments", expect_marked("kimi-k3"), kimi(("python", "", {})), python("{}")),
     (
         "kimi k3: a type without end",
-        expect_kimi(),
+        expect_marked("kimi-k3"),
         kimi(("python", "x" * 300, {"code": "a"})).partition("<|close|>")[0],
         Answer("x" * 300 + '"<|sep|>a', "", (("python", '{"code": null}'),)),
+    ),
+    *(
+        (f"muse: {name}", expect_marked("muse-glimmer", START), text, answer)
+        for name, text, answer in (
+            ("words", f"{MUSE_HM} to=user<|message|>Hi\n<|eot|>", Answer("Hi\n", "Hm", ())),
+            ("words alone", " to=user<|message|>Hi to=me", Answer("Hi to=me", "", ())),
+            ("nobody's words", "<|message|>Hi", Answer("Hi", "", ())),
+            ("one", f"{MUSE_HM}{MUSE_ONE}<|eot|>", Answer("", "Hm", CALL)),
+            ("two", f"{MUSE_ONE}<|eom|>{START}{MUSE_TWO}", Answer("", "", CALLS)),
+            (
+                "all",
+                f"{MUSE_HM} to=user<|message|>Hi<|eom|>{START}{MUSE_ONE}<|eom|>{START}{MUSE_HM}"
+                f"{MUSE_TWO}<|eom|>{START} to=user<|message|>!",
+                Answer("Hi!", "HmHm", CALLS),
+            ),
+        )
     ),
     ("words, then qwen", expect_tagged("qwen3.5"), HELLO + TWO[0], Answer(HELLO, "", CALL)),
     ("code", expect_tagged("qwen3.5"), qwen("python", code=CODE), python(CODE_JSON)),

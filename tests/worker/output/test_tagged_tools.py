@@ -10,7 +10,7 @@ from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
-from tests.worker.tagged_cases import kimi
+from tests.worker.tagged_cases import kimi, muse
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import argument_types
 from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
@@ -59,6 +59,12 @@ TEMPLATES = {
         r"""'<|close|>call<|sep|><|close|>tools<|sep|>'""",
     )
     + "{#- <|end_of_msg|> #}",
+    "muse-glimmer": template(
+        r"""'<|start|>assistant to=' + call.function.name + '<|message|><atem:function_calls>\n'
+            + '<atem:invoke name="' + call.function.name + '">\n'""",
+        r"""'<atem:parameter name="' + key + '">' + value + '</atem:parameter>\n'""",
+        r"""'</atem:invoke>\n</atem:function_calls><|eom|>'""",
+    ).replace("[assistant]", "<|start|>assistant"),
 }
 TEMPLATES["qwen3.5"] = TEMPLATES["qwen3-coder"] + r"{#- '<think>\n' '</think>\n\n' #}"
 TEMPLATES |= TAGGED_TEMPLATES
@@ -194,3 +200,14 @@ def test_kimi_k3_tells_types_and_ends_its_message() -> None:
     for wrong in ('"boolean"', "true", "12", ">S<"):
         with pytest.raises(Exception, match="grammar"):
             say(matcher(grammar), text.replace(wrong, ">M<" if wrong == ">S<" else '"number"'))
+
+
+def test_muse_glimmer_is_held_to_calls_once_it_addresses_a_tool() -> None:
+    prompt = read(TEMPLATES["muse-glimmer"], tools=(ORDER_TOOL, TIME))
+    assert prompt.triggers == (" to=order<|message|>", " to=get_time<|message|>")
+    calls = muse("get_time", {}), muse("order", {"size": "S", "gift": "true", "amount": "12"})
+    say(matcher(prompt.grammar), "<|eom|><|start|>assistant".join(calls))
+    grammar = read(TEMPLATES["muse-glimmer"], tools=(TIME,), tool_choice="required").grammar
+    say(matcher(grammar), f" to=self<|message|>Hm<|eom|><|start|>assistant{calls[0]}")
+    with pytest.raises(Exception, match="grammar"):
+        say(matcher(grammar), " to=user<|message|>")

@@ -77,6 +77,8 @@ def _dsml(name: str, section: str) -> ToolFormat:
     )
 
 
+_MUSE_CALL = (NAME, "<|message|>", "<atem:function_calls>\n", '<atem:invoke name="', NAME, '">\n')
+
 _LFM2 = ToolFormat(
     name="lfm2",
     marks=("<|tool_list_start|>", "<|tool_list_end|>"),
@@ -212,6 +214,21 @@ FORMATS: tuple[ToolFormat, ...] = (
             "<|channel|>commentary<|message|>",
             "<|end|>",
             "<|return|>",
+        ),
+    ),
+    ToolFormat(
+        name="muse-glimmer",
+        marks=("<atem:function_calls>", "<|eom|>"),
+        openers=((" to=", *_MUSE_CALL),),
+        later=("<|eom|>", f"{_START} to=", *_MUSE_CALL),
+        triggers=(f" to={NAME}<|message|>",),
+        closers=("</atem:function_calls>",),
+        dropped=(_START, " to=user<|message|>", "<|message|>", "<|eom|>", "<|eot|>"),
+        tagged=Tagged(
+            key_open='<atem:parameter name="',
+            key_close='">',
+            value_close="</atem:parameter>",
+            close="</atem:invoke>",
         ),
     ),
     ToolFormat(
@@ -406,7 +423,7 @@ FORMATS: tuple[ToolFormat, ...] = (
 
 _TAGGED = (
     *("<parameter=", "<arg_key>", "<param name=", "<invoke name=", "<parameter name="),
-    "<|open|>",
+    *("<|open|>", "<atem:function_calls>"),
 )
 """Arguments that are not JSON: where no row knows them, calls are asked for in the generic way."""
 

@@ -159,6 +159,16 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
         ),
     ),
     ReasoningRow(
+        marks=("<atem:function_calls>", "<|eom|>"),
+        reasoning_marks=ReasoningMarks(
+            open=" to=self<|message|>",
+            close="<|eom|>",
+            is_anywhere=True,
+            answer=" to=user<|message|>",
+            finish="<|eom|><|start|>assistant to=user<|message|>",
+        ),
+    ),
+    ReasoningRow(
         marks=("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
         reasoning_marks=_think(ends=("<|tool_calls_section_begin|>", "<|tool_call_begin|>")),
     ),

@@ -106,7 +106,10 @@ class ToolFormat:
     loose_openers: tuple[Parts, ...] = ()
     """Other ways in which some models begin the first call."""
     triggers: tuple[str, ...] = ()
-    """Where a grammar begins to hold; empty: where the first opener or a loose one does."""
+    """Where a grammar begins to hold; empty: where the first opener or a loose one does.
+
+    They may contain `NAME`.
+    """
     has_words_first: bool = False
     """A bare call may come after other content."""
     reasoning_key: str = ""

@@ -235,7 +235,9 @@ class ConversationReader:
     def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:
         """Return the texts that begin a call: the part before the name, or the whole opener."""
         if self.tools.triggers:
-            return self.tools.triggers
+            names = [tool["function"]["name"] for tool in tools]
+            written = (text.replace(NAME, name) for text in self.tools.triggers for name in names)
+            return tuple(dict.fromkeys(written))
         found = [self.tools.openers[0][0].rstrip()]
         for parts in self.tools.loose_openers:
             for tool in tools:
