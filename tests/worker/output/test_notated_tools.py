@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
+from protocol.wire.messages import Finish
 from tests.worker.chat_cases import BY_NAME
 from tests.worker.grammar.test_matcher import matcher, say
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
+from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.output.chat_parser.formats import choose_format
 from worker.output.chat_parser.parser import Expected
@@ -278,3 +280,15 @@ def test_earlier_calls_are_written_by_the_template(name: str) -> None:
 def test_lfm2_reads_earlier_reasoning_under_another_name() -> None:
     prompt = read(TEMPLATES["lfm2.5"], USER, CALLED | {"reasoning_content": "Hm"}, RESULT)
     assert "[assistant]Hm" in prompt.text
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_writes_what_the_parser_reads(name: str, single: Served) -> None:
+    grammar = read(TEMPLATES[name], USER, tools=(TOOL,)).grammar  # it begins with the call
+    answer = single.ask("Call python.", grammar=grammar, n_predict=600, seed=1, temperature=1.5)
+    calls = parse(expect(name), [answer.text]).calls
+    assert calls, answer.text
+    if answer.done.finish is Finish.EOS:
+        for _, found in calls:
+            assert {"n", "code"} <= json.loads(found).keys()
