@@ -195,6 +195,9 @@ def _object(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
     if tools.has_id:
         fields.append(f'{_key("id")} "\\"" [a-zA-Z0-9]{{{tools.id_length}}} "\\""')
     body = ' space "," space '.join(fields)
+    if tools.first_id_key:
+        call_id = f'{_key(tools.first_id_key)} "\\"" [a-zA-Z0-9]{{1,32}} "\\""'
+        body = f'({call_id} space "," space)? {body}'
     return builder.add_rule(f"tool-{name}", f'"{{" space {body} space "}}"')
 
 

@@ -9,6 +9,7 @@ from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
+from tests.worker.grammar.test_matcher import matcher, say
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
 from worker.prompt.chat.built_in import BuiltInReader
@@ -246,6 +247,14 @@ def test_by_default_the_grammar_waits_for_a_call() -> None:
     prompt = read(HERMES, tools=(WEATHER,))
     assert prompt.triggers == ("<tool_call>",)
     assert 'tool-call ::= "<tool_call>\\n"' in prompt.grammar
+
+
+@pytest.mark.parametrize("before", ["", '"tool_call_id": "0", '])
+def test_an_id_may_come_before_the_name_where_the_template_writes_one(before: str) -> None:
+    template = "tools {{ messages }} <|START_ACTION|> {#- tool_name #}"
+    grammar = read(template, tools=(TIME,), tool_choice="required").grammar
+    call = f'\n    {{{before}"tool_name": "get_time", "parameters": {{}}}}'
+    say(matcher(grammar), f"<|START_ACTION|>[\n{call},\n{call}\n\n]<|END_ACTION|>")
 
 
 def test_a_bad_schema_of_a_tool_is_the_clients_fault() -> None:

@@ -344,6 +344,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         end="<|END_ACTION|>",
         dropped=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
         is_array=True,
+        first_id_key="tool_call_id",
         name_key="tool_name",
         arguments_key="parameters",
     ),

@@ -118,4 +118,6 @@ class ToolFormat:
     """The model writes an id into the call."""
     shows_schema: bool = False
     """The template shows `response_format`, the schema of an answer."""
+    first_id_key: str = ""
+    """Key of an id that the model may write before the name."""
     id_length: int = 32
