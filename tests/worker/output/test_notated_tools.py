@@ -282,6 +282,47 @@ def test_lfm2_reads_earlier_reasoning_under_another_name() -> None:
     assert "[assistant]Hm" in prompt.text
 
 
+RESULTS = r"""{%- for message in messages %}{{- '[' + message.role + ']' }}
+{%- for call in message.tool_calls or [] %}
+{{- '<|tool_call>call:' + call.function.name }}{% endfor %}
+{%- for one in message.tool_responses or [] %}
+{{- '(' ~ one.name ~ '=' ~ one.response ~ ')' }}{% endfor %}
+{{- (message.reasoning_content or '') + (message.content or '') + '<turn|>\n' }}{% endfor %}
+{%- if add_generation_prompt and not messages[-1].tool_calls %}{{ '<|turn>model\n' }}{% endif %}
+{#- tools '<|tool_call>call:' #}"""
+THOUGHT_AND_CALLED = CALLED | {"content": "words", "reasoning_content": "Hm"}
+ANSWER = {"role": "assistant", "content": "Sunny."}
+
+
+@pytest.mark.parametrize(
+    ("later", "text"),
+    [
+        ([], "get_weatherHm<turn|>\n<|turn>model\n"),
+        ([RESULT], "get_weather(get_weather=sunny)Hm<turn|>\n<|turn>model\n"),
+        (
+            [RESULT | {"content": '{"a": 1}'}, RESULT, ANSWER, USER],
+            "get_weather(get_weather={'a': 1})(1=sunny)HmSunny.<turn|>\n[user]hi<turn|>\n"
+            "<|turn>model\n",
+        ),
+        ([RESULT, CALLED, RESULT | {"content": None}], None),
+    ],
+)
+def test_older_gemma_templates_get_results_in_the_message_that_called(
+    later: list[dict[str, Any]], text: str | None
+) -> None:
+    prompt = read(RESULTS, USER, THOUGHT_AND_CALLED, *later)
+    if text is None:
+        assert "(get_weather=None)" in prompt.text
+        assert prompt.text.count("[assistant]") == 2 and "[tool]" not in prompt.text
+    else:
+        assert prompt.text == f"[user]hi<turn|>\n[assistant]<|tool_call>call:{text}"
+
+
+def test_newer_gemma_templates_read_results_themselves() -> None:
+    source = RESULTS + "{#- OpenAI Chat Completions: #}"
+    assert "[tool]sunny" in read(source, USER, CALLED, RESULT).text
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_writes_what_the_parser_reads(name: str, single: Served) -> None:

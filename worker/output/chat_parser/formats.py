@@ -188,6 +188,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         openers=(("<|tool_call>call:", NAME, "{"),),
         triggers=("<|tool_call>",),
         closers=("<tool_call|>",),
+        unasked=("<turn|>\n", "<|turn>model\n"),
         notation=Notation(quotes=('<|"|>',), separator=":", close="}", has_bare_keys=True),
     ),
     _LFM2,

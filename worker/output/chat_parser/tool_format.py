@@ -114,6 +114,8 @@ class ToolFormat:
     """A bare call may come after other content."""
     reasoning_key: str = ""
     """Name under which the template reads earlier reasoning; empty: `reasoning_content`."""
+    unasked: tuple[str, str] = ("", "")
+    """End of a prompt in which the template forgot to ask for an answer, and what asks for one."""
     has_id: bool = False
     """The model writes an id into the call."""
     shows_schema: bool = False

@@ -154,6 +154,8 @@ class ConversationReader:
             text = self._template.render(messages, variables, add_generation_prompt=False)
             return _RenderedPrompt(text, "", "")
         text = self._template.render(messages, variables)
+        end, asks = self.tools.unasked
+        text += asks if end and text.endswith(end) else ""
         without = self._template.render(messages, variables, add_generation_prompt=False)
         prompt = text[common(text, without) :]
         if chat.continue_final_message:

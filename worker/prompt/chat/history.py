@@ -9,6 +9,7 @@ from protocol.errors import InvalidRequest
 from protocol.wire.messages import content_text
 from worker.output.chat_parser.tool_format import ToolFormat
 from worker.prompt.chat.template import ChatTemplate
+from worker.prompt.chat.tool_results import join_results
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -87,6 +88,12 @@ class TemplateAbilities:
         system = {"role": "system", "content": "needle-system"}
         return self._shows("needle-system", [system, _USER])
 
+    @cached_property
+    def joins_results(self) -> bool:
+        """Whether results of tools must stand in the message that called: older Gemma 4."""
+        source = self._template.source
+        return "'<|tool_call>call:'" in source and "{#- OpenAI Chat Completions:" not in source
+
     def _shows(self, needle: str, messages: Messages) -> bool:
         """Whether a text is rendered, with or without tools, which some templates need."""
         for variables in ({}, {"tools": [_TOOL], "functions": "[]"}):
@@ -153,6 +160,8 @@ def adapt(
             message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
     if any(message.get("reasoning_content") for message in adapted) and abilities.takes_blocks:
         adapted = [_as_blocks(one) if one.get("reasoning_content") else one for one in adapted]
+    if abilities.joins_results:
+        adapted = join_results(adapted)
     if adapted and adapted[0].get("role") == "system" and not abilities.takes_system:
         adapted = _merge_system(adapted)
     return adapted
