@@ -323,6 +323,12 @@ def test_newer_gemma_templates_read_results_themselves() -> None:
     assert "[tool]sunny" in read(source, USER, CALLED, RESULT).text
 
 
+def test_gemma_goes_on_after_reasoning_as_the_template_writes_it() -> None:
+    begun = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
+    prompt = read(GEMMA, USER, begun, continue_final_message=True)
+    assert prompt.text.endswith("[assistant]<|channel>thought\nHm<channel|>Hi")
+
+
 @pytest.mark.model
 @pytest.mark.parametrize("name", NAMES)
 def test_the_model_writes_what_the_parser_reads(name: str, single: Served) -> None:
