@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from worker.output.chat_parser.formats import FORMATS, GENERIC
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import CHANNELS, REASONING_ROWS, ReasoningMarks
+from worker.output.formats.choice import FORMATS, GENERIC
+from worker.output.formats.reasoning_marks import CHANNELS, REASONING_ROWS, ReasoningMarks
 
 BY_NAME = {row.name: row for row in (*FORMATS, GENERIC)}
 NAMES = frozenset({"special_function", "special_function_with_opt", "python"})

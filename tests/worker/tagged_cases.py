@@ -10,8 +10,8 @@ from tests.worker.chat_cases import (
     Answer,
 )
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import REASONING_ROWS
 from worker.output.chat_parser.tagged import ANY_TYPE, Types
+from worker.output.formats.reasoning_marks import REASONING_ROWS
 
 NUMBER, STRING = frozenset({"number"}), frozenset({"string"})
 TYPES: dict[str, Types] = {

@@ -8,7 +8,7 @@ from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import TypeReader, parameters, refusing, target, texts
-from worker.output.chat_parser.tool_format import Nested
+from worker.output.formats.tool_format import Nested
 
 _MAX_DEPTH = 8
 """Deeper values are JSON: schemas may refer to themselves."""

@@ -15,7 +15,7 @@ from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import parameters, refusing, target
 from worker.grammar.rules import repetition
-from worker.output.chat_parser.tool_format import Notation
+from worker.output.formats.tool_format import Notation
 
 _MAX_PERMUTED = 6
 """Required members that may come in any order: each more doubles the rules."""

@@ -7,7 +7,7 @@ from worker.grammar import nodes as n
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.parameters import TypeReader, parameters, refusing, texts
-from worker.output.chat_parser.tool_format import Tagged
+from worker.output.formats.tool_format import Tagged
 
 _MAX_PERMUTED = 6
 """Required arguments that may come in any order: each more doubles the rules."""

@@ -10,9 +10,9 @@ from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.notated import notated_arguments
 from worker.grammar.tagged import tagged_arguments
-from worker.output.chat_parser.formats import GENERIC
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks
-from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
+from worker.output.formats.choice import GENERIC
+from worker.output.formats.reasoning_marks import ReasoningMarks
+from worker.output.formats.tool_format import ANY, KIND, NAME, ToolFormat
 
 Tool = Mapping[str, Any]
 """OpenAI's tool object."""

@@ -27,8 +27,8 @@ from tests.worker.tagged_cases import (
     expect_tagged,
     qwen,
 )
-from worker.output.chat_parser.formats import FORMATS, GENERIC
 from worker.output.chat_parser.parser import ChatParser, Expected
+from worker.output.formats.choice import FORMATS, GENERIC
 
 
 def parse(expected: Expected, parts: Sequence[str]) -> Answer:

@@ -9,7 +9,7 @@ from tests.worker.grammar.test_matcher import EOG, PIECES, matcher
 from tests.worker.output.format_templates import JSON_TEMPLATES, TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import TIME, USER, read
-from worker.output.chat_parser.formats import FORMATS, choose_format
+from worker.output.formats.choice import FORMATS, choose_format
 
 TEMPLATES = JSON_TEMPLATES | TAGGED_TEMPLATES
 NAMES = sorted(TEMPLATES)

@@ -15,7 +15,7 @@ from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import listed_reasoning_marks
+from worker.output.formats.reasoning_marks import listed_reasoning_marks
 
 MARK = "]<]minimax[>["
 TEMPLATE = (

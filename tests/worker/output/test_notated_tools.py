@@ -15,9 +15,9 @@ from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
-from worker.output.chat_parser.formats import choose_format
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import listed_reasoning_marks
+from worker.output.formats.choice import choose_format
+from worker.output.formats.reasoning_marks import listed_reasoning_marks
 
 GEMMA = r"""{% if tools %}{{ tools | tojson }}{% endif %}
 {%- macro write(value) %}{% if value is string %}{{ '<|"|>' + value + '<|"|>' }}
@@ -312,7 +312,7 @@ def test_older_gemma_templates_get_results_in_the_message_that_called(
 ) -> None:
     prompt = read(RESULTS, USER, THOUGHT_AND_CALLED, *later)
     if text is None:
-        assert "(get_weather=None)" in prompt.text
+        assert "(get_weather=)" in prompt.text
         assert prompt.text.count("[assistant]") == 2 and "[tool]" not in prompt.text
     else:
         assert prompt.text == f"[user]hi<turn|>\n[assistant]<|tool_call>call:{text}"

@@ -13,7 +13,7 @@ from tests.worker.served import Served
 from tests.worker.tagged_cases import kimi, muse
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import argument_types
-from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
+from worker.output.formats.choice import FORMATS, GENERIC, choose_format
 
 _MESSAGES = r"""{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for message in messages %}{{- '[' + message.role + ']' + message.content + '\n' }}

@@ -11,7 +11,7 @@ from protocol.wire.messages import Chat
 from tests.worker.chat_templates import HERMES, MESSAGES, NO_SYSTEM, OPENER, TEXT_ARGUMENTS, THINKER
 from tests.worker.grammar.test_matcher import matcher, say
 from worker.grammar.gbnf.parser import parse as parse_grammar
-from worker.output.chat_parser.formats import FORMATS, GENERIC, choose_format
+from worker.output.formats.choice import FORMATS, GENERIC, choose_format
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 

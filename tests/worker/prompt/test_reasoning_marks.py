@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.wire.facts import ModelCard
-from worker.output.chat_parser.reasoning_marks import (
+from worker.output.formats.reasoning_marks import (
     REASONING_ROWS,
     ReasoningMarks,
     ReasoningRow,

@@ -4,9 +4,9 @@ import json
 import re
 from collections.abc import Set
 
-from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson, Path, unquote
+from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson, unquote
 from worker.output.chat_parser.sink import Sink
-from worker.output.chat_parser.tool_format import ToolFormat
+from worker.output.formats.tool_format import Path, ToolFormat
 
 _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})

@@ -3,8 +3,7 @@
 import json
 from enum import Enum, auto
 
-Path = tuple[str | None, ...]
-"""Keys from the root; an element of an array is None."""
+from worker.output.formats.tool_format import Path
 
 MAX_DEPTH = 200
 

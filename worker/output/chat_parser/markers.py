@@ -4,7 +4,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from worker.output.chat_parser.tool_format import ANY, KIND, NAME, ToolFormat
+from worker.output.formats.tool_format import ANY, KIND, NAME, ToolFormat
 
 MAX_SPACE = 64
 """Longest white space that is held back; models can write white space without end."""
@@ -46,7 +46,9 @@ def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
 
 
 def later_openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
-    """Write out what begins a call only directly after another."""
+    """Write out what begins a call only directly after another; some models write commas."""
+    if tools.is_sequence:
+        return [Marker(Kind.BARE, ("{",)), Marker(Kind.BARE, (",", "{"))]
     return _written_out(tools.later, names) if tools.later else []
 
 

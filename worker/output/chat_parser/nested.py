@@ -12,7 +12,7 @@ from typing import Any
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.sink import Sink
 from worker.output.chat_parser.tag_reader import TagReader
-from worker.output.chat_parser.tool_format import Nested
+from worker.output.formats.tool_format import Nested
 
 _ITEM = "item"
 _MAX_DEPTH = 64

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from worker.output.chat_parser.json_walk import MAX_DEPTH, MalformedJson
 from worker.output.chat_parser.sink import Sink
 from worker.output.chat_parser.tag_reader import TagReader
-from worker.output.chat_parser.tool_format import Notation
+from worker.output.formats.tool_format import Notation
 
 _MAX_KEY = 256
 _MAX_WORD = 64

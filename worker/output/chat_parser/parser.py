@@ -3,7 +3,7 @@
 The result does not depend on how the text is cut: text that may become a marker is held back, and
 becomes content if it does not; no text is lost. Markers at the end of the generation prompt (opened
 reasoning, `>>>`) are fed first, as llama.cpp does. White space is kept where llama-server keeps it;
-which white space belongs to a mark is in `worker.output.chat_parser.reasoning_marks`.
+which white space belongs to a mark is in `worker.output.formats.reasoning_marks`.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -26,11 +26,11 @@ from worker.output.chat_parser.markers import (
 )
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.notated import NotatedReader
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks
 from worker.output.chat_parser.reasoning_reader import ReasoningReader, Spaces
 from worker.output.chat_parser.sink import Parsed, Sink
 from worker.output.chat_parser.tagged import TaggedReader, Types
-from worker.output.chat_parser.tool_format import ToolFormat
+from worker.output.formats.reasoning_marks import ReasoningMarks
+from worker.output.formats.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,6 @@ class Expected:
 def _closers(tools: ToolFormat | None) -> list[Marker]:
     ends = [*tools.closers, tools.end] if tools else []
     return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
-
-
-def _next_calls(tools: ToolFormat | None) -> list[Marker]:
-    """Return what begins a call after another one, where no opener does; some write commas."""
-    if tools is None or not tools.is_sequence:
-        return []
-    return [Marker(Kind.BARE, ("{",)), Marker(Kind.BARE, (",", "{"))]
 
 
 class _ParserState(Enum):
@@ -114,7 +107,6 @@ class ChatParser:
         self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
         self._closers = _closers(tools)
         self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
-        self._next = _next_calls(tools)
         self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
@@ -289,7 +281,7 @@ class ChatParser:
         if at is None:
             return False
         markers = [*self._openers, *self._next_calls, *self._closers, *self._again]
-        markers += [*self._dropped, *self._bare, *self._next]
+        markers += [*self._dropped, *self._bare]
         found = self._match_at(at, markers)
         if found is None:
             return False

@@ -1,7 +1,7 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
 from worker.output.chat_parser.markers import Kind, Marker, find
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks, WhiteSpace
+from worker.output.formats.reasoning_marks import ReasoningMarks, WhiteSpace
 
 _WHITE = " \t\n\v\f\r"
 """White space by C's `isspace`."""

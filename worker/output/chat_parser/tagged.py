@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Set
 from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson
 from worker.output.chat_parser.sink import Sink
 from worker.output.chat_parser.tag_reader import TagReader
-from worker.output.chat_parser.tool_format import Tagged
+from worker.output.formats.tool_format import Tagged
 
 Types = Mapping[str, Set[str]]
 """Argument -> JSON's names of the types that its value may have."""

@@ -13,12 +13,12 @@ from protocol.wire.messages import Chat, content_text
 from worker.grammar.json_schema.schema import parse_schema
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
-from worker.output.chat_parser.formats import GENERIC, choose_format, markers
 from worker.output.chat_parser.nested import ValueTypes
 from worker.output.chat_parser.parser import Expected
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks, listed_reasoning_marks
 from worker.output.chat_parser.tagged import Types
-from worker.output.chat_parser.tool_format import NAME
+from worker.output.formats.choice import GENERIC, choose_format, markers
+from worker.output.formats.reasoning_marks import ReasoningMarks, listed_reasoning_marks
+from worker.output.formats.tool_format import NAME
 from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import TemplateAbilities, adapt
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks

@@ -7,7 +7,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import content_text
-from worker.output.chat_parser.tool_format import ToolFormat
+from worker.output.formats.tool_format import ToolFormat
 from worker.prompt.chat.template import ChatTemplate
 from worker.prompt.chat.tool_results import join_results
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.errors import InvalidRequest
-from worker.output.chat_parser.reasoning_marks import ReasoningMarks, listed_reasoning_marks
+from worker.output.formats.reasoning_marks import ReasoningMarks, listed_reasoning_marks
 from worker.prompt.chat.segments import difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
 

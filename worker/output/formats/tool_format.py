@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
-from worker.output.chat_parser.json_walk import Path
-
 NAME, ANY, KIND = "\0name", "\0any", "\0kind"
 """Name of a tool, an identifier, and the language of the arguments that gpt-oss may name."""
+
+Path = tuple[str | None, ...]
+"""Keys from the root of a JSON value; an element of an array is None."""
 
 Parts = tuple[str, ...]
 """Literals with optional white space between them."""

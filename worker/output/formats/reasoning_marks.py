@@ -164,6 +164,7 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
             open=" to=self<|message|>",
             close="<|eom|>",
             is_anywhere=True,
+            again="<|start|>assistant",
             answer=" to=user<|message|>",
             finish="<|eom|><|start|>assistant to=user<|message|>",
         ),
