@@ -110,6 +110,13 @@ def test_one_call_is_all_where_no_more_are_wanted(name: str) -> None:
     assert allows(prompt.grammar, written(name, TWO)) == (name in SINGLE)
 
 
+@pytest.mark.parametrize(("name", "content"), [("gigachat-3", " Hi"), ("gigachat-3.1", "Hi")])
+def test_space_before_an_answer_is_kept_where_llama_cpp_keeps_it(name: str, content: str) -> None:
+    expected = read(TEMPLATES[name], tools=(TIME,)).expected
+    assert expected is not None
+    assert parse(expected, list(" Hi")).content == content
+
+
 def test_calls_in_an_array_are_told_from_single_ones() -> None:
     source = "tools ... within <tool_call></tool_call> XML tags: <tool_calls>[...]</tool_calls>"
     assert choose_format(source).name == "apriel"  # as Apriel 1.5 puts it

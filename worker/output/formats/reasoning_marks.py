@@ -198,6 +198,11 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
     ),
     ReasoningRow(marks=("List of tools: [", "<think>"), reasoning_marks=_think()),
     ReasoningRow(
+        marks=("<|role_sep|>", "<|message_sep|>"),
+        absent=("<|function_call|>",),
+        reasoning_marks=ReasoningMarks(),
+    ),
+    ReasoningRow(
         marks=("]<]minimax[>[", "<tool_call>", "<invoke name="),
         reasoning_marks=ReasoningMarks(
             open="<mm:think>",
