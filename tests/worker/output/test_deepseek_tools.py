@@ -8,7 +8,7 @@ import pytest
 from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.output.test_formats import ARGUMENTS, ONE, ORDER, allows, written
-from tests.worker.prompt.test_conversation import TIME, read
+from tests.worker.prompt.test_conversation import TIME, USER, read
 
 NAMES = ["deepseek-v3.2", "deepseek-v4"]
 
@@ -79,3 +79,36 @@ def test_the_schema_stands_where_a_value_says_something_else(
     assert expected is not None
     ((_, arguments),) = parse(expected, list(text)).calls
     assert json.loads(arguments)["note"] == found
+
+
+def test_v4_reads_results_in_the_order_of_their_calls() -> None:
+    calls = [{**ONE[0], "id": name} for name in ("a", "b")]
+    answer: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": calls}
+    results = [
+        {"role": "tool", "tool_call_id": name, "content": f"result {name}"} for name in ("b", "a")
+    ]
+    user = {"role": "user", "content": "and now?"}
+    messages: list[dict[str, Any]] = [
+        USER,
+        answer,
+        results[0],
+        user,
+        results[1],
+        answer,
+        *results,
+        user,
+    ]
+    text = read(TAGGED_TEMPLATES["deepseek-v4"], *messages).text
+    found = [part[:8] for part in text.split("]")[1:] if part.startswith(("result", "and"))]
+    assert found == ["result a", "and now?", "result b", "result a", "result b", "and now?"]
+    text = read(TAGGED_TEMPLATES["deepseek-v3.2"], *messages).text
+    assert text.index("result b") < text.index("result a")
+
+
+@pytest.mark.parametrize(("name", "is_shown"), [("deepseek-v3.2", False), ("deepseek-v4", True)])
+def test_v4_is_shown_the_schema_of_an_answer(name: str, is_shown: bool) -> None:
+    source = TAGGED_TEMPLATES[name] + "{{ response_format | tojson if response_format else '' }}"
+    text = read(source, schema='{"type": "integer"}').text
+    assert ('{"type": "integer"}' in text) == is_shown
+    assert "null" not in read(source).text
+    assert ('{"type": "object"}' in read(source, schema="{}").text) == is_shown

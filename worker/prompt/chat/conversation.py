@@ -22,6 +22,7 @@ from worker.output.formats.tool_format import NAME
 from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import TemplateAbilities, adapt
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
+from worker.prompt.chat.result_order import in_call_order
 from worker.prompt.chat.segments import common
 from worker.prompt.chat.template import CHATML, ChatTemplate
 from worker.prompt.templates.table import BUILT_IN
@@ -143,6 +144,8 @@ class ConversationReader:
             messages = explain(messages, tools, is_parallel=is_parallel, is_required=is_required)
         keeps_developer = self.tools.name == "gpt-oss"
         messages = adapt(messages, self._abilities, self.tools, keeps_developer=keeps_developer)
+        if self.tools.name == "deepseek-v4":
+            messages = in_call_order(messages)
         variables = {"enable_thinking": self.reasoning_marks is not None, **(chat.kwargs or {})}
         if chat.tools and self.tools is not GENERIC:
             tools = [_described(tool) for tool in chat.tools]

@@ -1,0 +1,32 @@
+"""Puts results of tools into the order of their calls, as DeepSeek V4's template expects them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Message = Mapping[str, Any]
+
+
+def in_call_order(messages: Sequence[Message]) -> list[Message]:
+    """Sort the results after each answer that calls tools; other messages keep their places."""
+    ordered: list[Message] = []
+    order: dict[str, int] = {}
+    for is_given, run in groupby(messages, lambda one: one.get("role") in ("user", "tool")):
+        if is_given:
+            ordered += _sorted(list(run), order)
+            continue
+        for message in run:
+            ordered.append(message)
+            if calls := message.get("tool_calls"):
+                order = _order(calls)
+    return ordered
+
+
+def _order(calls: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    return {str(call["id"]): i for i, call in enumerate(calls) if call.get("id")}
+
+
+def _sorted(messages: list[Message], order: Mapping[str, int]) -> list[Message]:
+    results = (one for one in messages if one.get("role") == "tool")
+    by_call = iter(sorted(results, key=lambda one: order.get(str(one.get("tool_call_id")), 0)))
+    return [next(by_call) if one.get("role") == "tool" else one for one in messages]
