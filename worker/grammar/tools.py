@@ -106,8 +106,9 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
     if any(NAME in parts for parts in shape.tools.openers):
         return _named(builder, tools, shape)
     call = _choice([_object(builder, tool, shape.tools) for tool in tools])
-    begin = shape.tools.openers[0][0]
-    begin = literal(begin + "\n" if begin in shape.newlines else begin)
+    begin = " space ".join(
+        literal(part + "\n" if part in shape.newlines else part) for part in shape.tools.openers[0]
+    )
     close = "".join(f" space {literal(text)}" for text in shape.tools.closers)
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
     if shape.tools.is_array:

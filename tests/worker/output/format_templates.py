@@ -17,13 +17,74 @@ _OBJECTS = """{%- for one in message.tool_calls %}{%- set call = one.function %}
 {{- OBJECT + ('' if loop.last else SEPARATOR) }}{%- endfor %}"""
 
 
-def _listed(begin: str, separator: str, end: str, *, call: str = _OBJECT, marks: str = "") -> str:
+def _listed(
+    begin: str = "''",
+    separator: str = "''",
+    end: str = "''",
+    *,
+    call: str = _OBJECT,
+    marks: str = "",
+) -> str:
     """A template that writes all calls as JSON; all parts are expressions."""
     objects = _OBJECTS.replace("OBJECT", call).replace("SEPARATOR", separator)
+    objects = objects.replace("VALUES", "(call.arguments | tojson)")
     return _template(f"{{{{- {begin} }}}}{objects}{{{{- {end} }}}}", marks)
 
 
+_PARAMETERS = """'{"tool_name": "' + call.name + '", "parameters": ' + VALUES + '}'"""
+
+
+def _deepseek(name: str) -> str:
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"
+
+
+_CALLS_BEGIN, _CALLS_END = _deepseek("tool calls begin"), _deepseek("tool calls end")
+_CALL_BEGIN, _CALL_END = _deepseek("tool call begin"), _deepseek("tool call end")
+_SEP = _deepseek("tool sep")
+
 JSON_TEMPLATES = {
+    "hermes": _listed(r"'<tool_call>\n'", r"'\n</tool_call>\n<tool_call>\n'", r"'\n</tool_call>'"),
+    "mistral": _listed(
+        "'[TOOL_CALLS]['",
+        "', '",
+        "']'",
+        call="""'{"name": "' + call.name + '", "arguments": ' + VALUES + ', "id": "123456789"}'""",
+    ),
+    "mistral-args": _listed(call="'[TOOL_CALLS]' + call.name + '[ARGS]' + VALUES"),
+    "mistral-call-id": _listed(
+        call="'[TOOL_CALLS]' + call.name + '[CALL_ID]123456789[ARGS]' + VALUES"
+    ),
+    "firefunction-v2": _listed("'functools['", "', '", "']'", marks=" functools["),
+    "command-r7b": _listed("'<|START_ACTION|>['", "', '", "']<|END_ACTION|>'", call=_PARAMETERS),
+    "command-r-plus": _listed(
+        r"'Action:\n```json\n['", "', '", "']```'", call=_PARAMETERS, marks="<|CHATBOT_TOKEN|>"
+    ),
+    "nemotron-v2": _listed("'<TOOLCALL>['", "', '", "']</TOOLCALL>'"),
+    "granite": _listed("'<|tool_call|>['", "', '", "']'"),
+    "functionary-v3.1": _listed(
+        call="'<function=' + call.name + '>' + VALUES + '</function>'", marks="<|python_tag|>"
+    ),
+    "kimi-k2": _listed(
+        "'<|tool_calls_section_begin|>'",
+        end="'<|tool_calls_section_end|>'",
+        call="""'<|tool_call_begin|>functions.' + call.name + ':0<|tool_call_argument_begin|>'
+            + VALUES + '<|tool_call_end|>'""",
+    ),
+    "deepseek-r1": _listed(
+        f"'{_CALLS_BEGIN}'",
+        end=f"'{_CALLS_END}'",
+        call=rf"""'{_CALL_BEGIN}function{_SEP}' + call.name + '\n```json\n' + VALUES
+            + '\n```{_CALL_END}'""",
+    ),
+    "deepseek-v3.1": _listed(
+        f"'{_CALLS_BEGIN}'",
+        end=f"'{_CALLS_END}'",
+        call=f"'{_CALL_BEGIN}' + call.name + '{_SEP}' + VALUES + '{_CALL_END}'",
+    ),
+    "gpt-oss": _template(
+        f"""{_FIRST}{{{{- '<|channel|>commentary to=functions.' + call.name }}}}
+        {{{{- ' json<|message|>' + (call.arguments | tojson) }}}}"""
+    ),
     "apertus": _listed(
         "'<|tools_prefix|>['",
         "', '",

@@ -62,8 +62,11 @@ def _written_out(parts: tuple[str, ...], names: Set[str]) -> list[Marker]:
 
 
 def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
-    """Return all openers; before arguments in tags, their line breaks are optional."""
-    all_openers = (*tools.openers, *tools.loose_openers)
+    """Return all openers without the space that is optional: between parts and before tags."""
+    all_openers = tuple(
+        (parts[0], *(part.lstrip() for part in parts[1:]))
+        for parts in (*tools.openers, *tools.loose_openers)
+    )
     if not (tools.tagged or tools.nested):
         return all_openers
     return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)

@@ -34,7 +34,7 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
             (" to=functions.", NAME, "<|channel|>analysis", KIND, "<|message|>"),
         ),
         triggers=("<|channel|>commentary to=functions.", " to=functions."),
-        closers=("<|call|>", "<|end|>"),
+        is_single=True,
         dropped=(
             _START,
             "<|channel|>final<|message|>",
@@ -42,6 +42,7 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
             "<|channel|>commentary<|message|>",
             "<|end|>",
             "<|return|>",
+            "<|call|>",
         ),
     ),
     ToolFormat(
@@ -83,9 +84,9 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
         openers=(
             (
                 *(_CALLS_BEGIN, _CALL_BEGIN, f"function{_SEP}"),
-                *(NAME, "```json\n"),
+                *(NAME, "\n```json\n"),
             ),
-            (_CALL_BEGIN, f"function{_SEP}", NAME, "```json\n"),
+            (_CALL_BEGIN, f"function{_SEP}", NAME, "\n```json\n"),
         ),
         closers=("```", _CALL_END),
         end=_CALLS_END,
@@ -103,10 +104,9 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
     ToolFormat(
         name="mistral-call-id",
         marks=("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-        openers=(
-            ("[TOOL_CALLS]", NAME, "[CALL_ID]", ANY, "[ARGS]"),
-            ("[TOOL_CALLS]", NAME, "[ARGS]"),
-        ),
+        openers=(("[TOOL_CALLS]", NAME, "[CALL_ID]", ANY, "[ARGS]"),),
+        loose_openers=(("[TOOL_CALLS]", NAME, "[ARGS]"),),
+        triggers=("[TOOL_CALLS]",),
         id_length=9,
     ),
     ToolFormat(
@@ -144,6 +144,7 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
         name="command-r-plus",
         marks=("Action:", "```json", "<|CHATBOT_TOKEN|>", "tool_name"),
         openers=(("Action:", "```json"),),
+        triggers=("Action:\n```json",),
         end="```",
         is_array=True,
         name_key="tool_name",

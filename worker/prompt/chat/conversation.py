@@ -225,7 +225,7 @@ class ConversationReader:
             is_required=_is_required(chat),
             answer=self._marks.answer,
             fence=self._marks.fence,
-            newlines=_newlines(self._template.source, [parts[0] for parts in self.tools.openers]),
+            newlines=_newlines(self._template.source, sum(self.tools.openers, ())),
         )
 
     def _lazy(self, tools: Sequence[Tool], shape: ToolShape) -> tuple[str, tuple[str, ...]]:
