@@ -323,6 +323,20 @@ def test_newer_gemma_templates_read_results_themselves() -> None:
     assert "[tool]sunny" in read(source, USER, CALLED, RESULT).text
 
 
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content"),
+    [
+        ("Hi<|channel>thought\n<channel|>", "", "Hi"),
+        ("Hi<channel|>", "", "Hi"),
+        ("<|channel>thought\na<channel|>b<|channel>thought\nc<channel|>d", "ac", "bd"),
+    ],
+)
+def test_gemma_may_reason_again_and_end_it_twice(text: str, reasoning: str, content: str) -> None:
+    for parts in ([text], list(text)):
+        answer = parse(expect("gemma-4"), parts)
+        assert (answer.reasoning, answer.content) == (reasoning, content)
+
+
 def test_gemma_goes_on_after_reasoning_as_the_template_writes_it() -> None:
     begun = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
     prompt = read(GEMMA, USER, begun, continue_final_message=True)

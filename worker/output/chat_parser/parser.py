@@ -114,7 +114,9 @@ class ChatParser:
             self._spaces = Spaces(None if reasoning_marks.skips_lead else "")
             opens = (reasoning_marks.open, *reasoning_marks.loose_opens)
             self._first = [Marker(Kind.REASONING, (text,)) for text in opens]
-            self._again = self._first if reasoning_marks.is_anywhere else []
+            if reasoning_marks.is_anywhere:
+                self._again = self._first
+                self._dropped.append(Marker(Kind.DROPPED, (reasoning_marks.close,)))
             if reasoning_marks.may_only_end:
                 self._first = [*self._first, Marker(Kind.CLOSER, (reasoning_marks.close,))]
         if expected.begun:

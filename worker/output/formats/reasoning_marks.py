@@ -36,7 +36,7 @@ class ReasoningMarks:
     ends_if_empty: bool = False
     """Whether the closing mark alone begins a continued answer that has no reasoning."""
     is_anywhere: bool = False
-    """Whether reasoning may occur several times, not only first."""
+    """Whether reasoning may occur several times, not only first; a lone `close` is dropped."""
     again: str = ""
     """How the template begins the part after reasoning, which is a message of its own."""
     begin: str = ""
@@ -226,6 +226,7 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
             close="<channel|>",
             after_open=None,
             begin="<|channel>thought\n",
+            is_anywhere=True,
             fence=True,
         ),
     ),
