@@ -17,7 +17,7 @@ from worker.grammar.parameters import parameters, refusing, target
 from worker.grammar.rules import repetition
 from worker.output.formats.tool_format import Notation
 
-_MAX_PERMUTED = 6
+_MAX_PERMUTED = 4
 """Required members that may come in any order: each more doubles the rules."""
 _ANY = "any-value"
 _ESCAPED = r'"\\" (["' + r"'" + r'\\/bfnrt] | "u" [0-9a-fA-F]{4})'
@@ -122,8 +122,8 @@ class _NotatedWriter:
         rules = {one.name: self._member(one, f"{name}-{one.name}", separator) for one in found}
         optional = [rules[one.name] for one in found if not one.is_required]
         required = [one.name for one in found if one.is_required]
-        if len(required) > _MAX_PERMUTED:
-            required.sort()  # as templates write them
+        if len(required) > _MAX_PERMUTED and self._notation.is_sorted:
+            required.sort()
         return self._ordered([rules[one] for one in required], optional, name)
 
     def _member(self, one: n.Property, name: str, separator: str) -> str:
@@ -138,17 +138,19 @@ class _NotatedWriter:
 
         The rules tell which required members are still to come: in any order, if they are few.
         """
-        choice = f"({' | '.join(optional)})"
-        any_of_them = f"({_SEPARATOR}{choice})*" if optional else ""
+        choice = others = ""
+        if optional:
+            choice = self._builder.add_rule(f"{name}-optional", " | ".join(optional))
+            others = self._builder.add_rule(f"{name}-others", f"({_SEPARATOR}{choice})*")
         whole = (1 << len(required)) - 1
-        rests = {whole: any_of_them}
+        rests = {whole: others}
         is_permuted = len(required) <= _MAX_PERMUTED
         steps = (
             range(whole) if is_permuted else [(1 << n_done) - 1 for n_done in range(len(required))]
         )
         for done in reversed(steps):
             ways = self._ways(required, done, rests, _SEPARATOR)
-            body = f"{any_of_them} ({' | '.join(ways)})".strip()
+            body = f"{others} ({' | '.join(ways)})".strip()
             rests[done] = self._builder.add_rule(f"{name}-rest-{done}", body)
         ways = self._ways(required, 0, rests, "")
         if optional:

@@ -161,7 +161,9 @@ TAGGED_CALLS: tuple[ToolFormat, ...] = (
         triggers=("<|tool_call>",),
         closers=("<tool_call|>",),
         unasked=("<turn|>\n", "<|turn>model\n"),
-        notation=Notation(quotes=('<|"|>',), separator=":", close="}", has_bare_keys=True),
+        notation=Notation(
+            quotes=('<|"|>',), separator=":", close="}", has_bare_keys=True, is_sorted=True
+        ),
     ),
     _LFM2,
     replace(_LFM2, name="lfm2.5", marks=("List of tools: [",)),

@@ -58,6 +58,8 @@ class Notation:
     """Character after the last argument."""
     has_bare_keys: bool = False
     """Whether keys inside objects are without quotes; names of arguments always are."""
+    is_sorted: bool = False
+    """Whether arguments come in the order of their names, not as the tool lists them."""
     has_escapes: bool = False
     """Whether a backslash in a string is special."""
     words: tuple[tuple[str, str], ...] = ()
