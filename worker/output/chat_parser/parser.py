@@ -111,18 +111,21 @@ class ChatParser:
         self._first: list[Marker] = []
         self._again: list[Marker] = []
         if reasoning_marks and reasoning_marks.close and not expected.is_plain:
-            self._spaces = Spaces(None if reasoning_marks.skips_lead else "")
-            opens = (reasoning_marks.open, *reasoning_marks.loose_opens)
-            self._first = [Marker(Kind.REASONING, (text,)) for text in opens]
-            if reasoning_marks.is_anywhere:
-                self._again = self._first
-                self._dropped.append(Marker(Kind.DROPPED, (reasoning_marks.close,)))
-            if reasoning_marks.may_only_end:
-                self._first = [*self._first, Marker(Kind.CLOSER, (reasoning_marks.close,))]
+            self._expect_reasoning(reasoning_marks)
         if expected.begun:
             self._read_begun(expected)
         self._n_chars = len(self._text)
         """Length of all text so far; that of `_text` if nothing of it is classified yet."""
+
+    def _expect_reasoning(self, marks: ReasoningMarks) -> None:
+        self._spaces = Spaces(None if marks.skips_lead else "")
+        close = marks.close
+        self._first = [Marker(Kind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)]
+        if marks.is_anywhere:
+            self._again = self._first
+            self._dropped.append(Marker(Kind.DROPPED, (close,)))
+        if marks.may_only_end:
+            self._first = [*self._first, Marker(Kind.CLOSER, (close,))]
 
     def _read_begun(self, expected: Expected) -> None:
         """Read what the prompt began of the answer."""
