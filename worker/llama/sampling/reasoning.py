@@ -84,7 +84,8 @@ class ReasoningTracker:
                     self._begin()
             case _BudgetState.FORCING:
                 self.ended_with = self._ends.push(piece)
-                self._n_forced += 1
+                # Tokens of the generation prompt may come between.
+                self._n_forced = self._n_forced + 1 if token == self.forced else 0
                 if self._n_forced == len(self._budget.forced):
                     self._state = _BudgetState.DONE
             case _:

@@ -77,6 +77,13 @@ def test_what_the_prompt_began_counts() -> None:
     assert told(tracker, "bc") == "b</t>c"
 
 
+def test_a_prompt_longer_than_the_budget_takes_nothing_of_the_mark() -> None:
+    tracker = opened(reasoning_budget_tokens=2, generation_prompt="<t>Steps:")
+    assert told(tracker, "bc") == "</t>bc"
+    tracker = opened(reasoning_budget_tokens=0, generation_prompt="<t></t>")
+    assert told(tracker, "bc") == "bc"
+
+
 def test_the_end_can_be_asked_for() -> None:
     tracker = opened(reasoning_control=True, generation_prompt="<t>")
     assert tracker is not None and tracker.end() and not tracker.end()
