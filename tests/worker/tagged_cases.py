@@ -180,6 +180,8 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
                 Answer("Hi\n", "Hm", ()),
             ),
             ("one", f"Hm<|close|>think<|sep|>{kimi(KIMI_ONE)}", Answer("", "Hm", CALL)),
+            ("one in reasoning", f"Hm{kimi(KIMI_ONE)}", Answer("", "Hm", CALL)),
+            ("words at once", "Hm<|open|>response<|sep|>Hi", Answer("Hi", "Hm", ())),
             (
                 "words and two",
                 "Hm<|close|>think<|sep|><|open|>response<|sep|>Hi<|close|>response<|sep|>"

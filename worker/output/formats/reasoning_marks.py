@@ -183,6 +183,8 @@ REASONING_ROWS: Sequence[ReasoningRow] = (
             open="<|open|>think<|sep|>",
             close="<|close|>think<|sep|>",
             finish="<|close|>think<|sep|><|open|>response<|sep|>",
+            ends=("<|open|>response<|sep|>", "<|open|>tools<|sep|>"),
+            call_inside=True,
         ),
     ),
     ReasoningRow(
