@@ -149,6 +149,18 @@ PIECES = st.sampled_from(
         *("<parameter=", ">", "</parameter>", "\n</parameter>\n", "</function>", "<arg_key>a"),
         *("</arg_key>", "<arg_value>", "</arg_value>", '<parameter name="a">', "</invoke>", "opt"),
         *(qwen("python", opt="1"), qwen("special_function", arg1="1")[:-14]),
+        *('code:<|"|>', '<|"|>', '"<|sep|>', '<|open|>argument key="code" type="', "string"),
+        *(
+            "code=",
+            "'",
+            "=[{'a': None",
+            "]}",
+            "True",
+            ")",
+            "(",
+            ", python(",
+            '<atem:parameter name="',
+        ),
         *("]<]minimax[>[", "]<]minimax[>[<code>", "]<]minimax[>[</code>", "]<]minimax[>[</invoke>"),
         *("<think>", "</think>", '{"response": "', '{"tool_call": ', "parameters"),
     ]
