@@ -213,3 +213,19 @@ def test_two_variables_have_all_the_names_that_templates_know_them_by() -> None:
 def test_a_variable_may_be_called_like_an_argument_of_the_library() -> None:
     assert rendered("{{ [context, args, messages | length] }}", context=1, args=2) == "[1, 2, 1]"
     assert rendered("{{ messages[0].content }}", self=1) == USER["content"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "text"),
+    [
+        ("none | default('x')", "x"),
+        ("messages[0].get('name') | default('x')", "x"),
+        ("nothing.at.all | default('x')", "x"),
+        ("false | default('x')", "False"),
+        ("'' | default('x', boolean=true)", "x"),
+        ("nothing | d", ""),
+    ],
+)
+def test_a_default_stands_for_none_too_as_in_llama_cpp(expression: str, text: str) -> None:
+    reader = ConversationReader(card(f"{{{{ {expression} }}}}"))
+    assert reader.read(Chat(messages=({"role": "user", "content": "hi"},))).text == text

@@ -80,6 +80,7 @@ class ChatTemplate:
             undefined=_Nothing,
         )
         environment.filters["tojson"] = _to_json
+        environment.filters["default"] = environment.filters["d"] = _default
         environment.filters["safe"] = str  # no autoescape: `| safe` must not switch it on
         environment.tests["none"] = _is_none
         environment.globals["raise_exception"] = _raise
@@ -146,6 +147,12 @@ def _listed(value: Any) -> list[Any]:
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"{type(value).__name__} is no JSON")
+
+
+def _default(value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    """Replace what is undefined or, as in llama.cpp, None."""
+    is_missing = not value if boolean else value is None or isinstance(value, jinja2.Undefined)
+    return default_value if is_missing else value
 
 
 def _raise(message: str) -> NoReturn:
