@@ -19,7 +19,8 @@ _TEXT = (
     " llama-server's answers are in `tests/parity/recorded/`, written by"
     " `tests/parity/record.py`; `tests/parity/test_parity.py` compares. Random requests of ten"
     " kinds are compared value by value, streams event by event, by"
-    " `python -m tests.parity.random_requests`."
+    " `python -m tests.parity.random_requests`; prompts of a folder of chat templates by"
+    " `python -m tests.parity.random_requests.templates`."
 )
 _AREAS = {
     "/completion": "Completion",

@@ -42,7 +42,7 @@ def main() -> int:
     for name, token in _GAP.items():
         arguments += ["--override-kv", f"tokenizer.ggml.fim_{name}_token_id=int:{token}"]
     command = [str(chosen.llama_server), *arguments]
-    with running(command) as theirs, _pool(arguments) as ours:
+    with running(command) as theirs, pool(arguments) as ours:
         found = _compare(chosen, theirs, ours)
     for kind, lines in sorted(found.items(), key=lambda item: -len(item[1])):
         sys.stdout.write(f"{len(lines):4} {kind}\n")
@@ -51,7 +51,8 @@ def main() -> int:
 
 
 @contextmanager
-def _pool(arguments: Sequence[str]) -> Iterator[httpx.Client]:
+def pool(arguments: Sequence[str]) -> Iterator[httpx.Client]:
+    """Serve with these options; yields a client of the pool."""
     serve = ("-m", "worker.cli", "serve", "--workers", "1", "--port", "0")
     served = Served(python(*serve, *arguments))
     try:
