@@ -112,3 +112,14 @@ def test_v4_is_shown_the_schema_of_an_answer(name: str, is_shown: bool) -> None:
     assert ('{"type": "integer"}' in text) == is_shown
     assert "null" not in read(source).text
     assert ('{"type": "object"}' in read(source, schema="{}").text) == is_shown
+
+
+def test_v4_without_thinking_begins_with_the_end_of_reasoning() -> None:
+    template = thinking("deepseek-v4").replace("<think>", "</think>")
+    plain, parsed = (read(template, reasoning_format=form) for form in ("none", "auto"))
+    assert plain.expected is not None and parsed.expected is not None
+    assert parse(plain.expected, ["Hi."]).content == "</think>Hi."
+    assert parse(parsed.expected, ["Hi."]).content == "Hi."
+    answer = {"role": "assistant", "content": "So"}
+    begun = read(template, USER, answer, continue_final_message=True, add_generation_prompt=False)
+    assert begun.text.endswith("[assistant]</think>So")

@@ -34,7 +34,7 @@ class ReasoningMarks:
     may_only_end: bool = False
     """Whether an answer without reasoning may begin with the mark that ends it."""
     ends_if_empty: bool = False
-    """Whether the closing mark alone begins a continued answer that has no reasoning."""
+    """Whether the closing mark alone begins an answer that has no reasoning."""
     is_anywhere: bool = False
     """Whether reasoning may occur several times, not only first; a lone `close` is dropped."""
     again: str = ""

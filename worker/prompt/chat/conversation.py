@@ -163,21 +163,27 @@ class ConversationReader:
         prompt = text[common(text, without) :]
         if chat.continue_final_message:
             begun = self._continued(last, is_reasoning=_continues_reasoning(chat, last))
-            mark = self.reasoning_marks.open if self.reasoning_marks else ""
-            head = prompt.partition(mark)[0] if mark else prompt
+            head = self._head(prompt)
             return _RenderedPrompt(
                 text[: len(text) - len(prompt)] + head + begun, head + begun, begun
             )
         return _RenderedPrompt(text, prompt, self._begun(prompt))
 
+    def _head(self, prompt: str) -> str:
+        """Return the generation prompt without the reasoning that it begins or ends."""
+        marks = self.reasoning_marks
+        if marks is None or not marks.open:
+            return prompt
+        head = prompt.partition(marks.open)[0]
+        return head.removesuffix(marks.close) if marks.ends_if_empty else head
+
     def _begun(self, prompt: str) -> str:
         """Find the answer's beginning in the generation prompt: reasoning, or a call's mark."""
-        if (
-            self.reasoning_marks
-            and self.reasoning_marks.open
-            and self.reasoning_marks.open in prompt
-        ):
-            return prompt[prompt.index(self.reasoning_marks.open) :]
+        marks = self.reasoning_marks
+        if marks and marks.open and marks.open in prompt:
+            return prompt[prompt.index(marks.open) :]
+        if marks and marks.ends_if_empty and prompt.endswith(marks.close):
+            return marks.close
         heads = (*self._heads, *self.tools.dropped)
         return next((head for head in heads if prompt.endswith(head)), "")
 
