@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -145,7 +146,8 @@ def test_a_model_is_downloaded_used_and_deleted(shared: Served) -> None:
         answer = served.client.post("/models", json={"model": "u/new:F16"})
         assert (answer.status_code, answer.json()) == (200, {"success": True})
         lines = (line[6:] for line in stream.iter_lines() if line.startswith("data: "))
-        told = [json.loads(next(lines)) for _ in range(3)]
+        events = (json.loads(line) for line in lines)
+        told = list(islice((one for one in events if one["model"] == "u/new:F16"), 3))
     done = {"progress": {"m-F16.gguf": {"done": 4, "total": 4}}}
     assert [one.get("data") for one in told] == [done, done, None]
     assert [one["event"] for one in told] == ["download_progress"] * 2 + ["download_finished"]
