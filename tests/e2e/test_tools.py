@@ -70,8 +70,8 @@ def hermes() -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[OpenAI]:
-    """A model whose template knows no tools; its first layers only."""
-    with serving("-m", shallow_path()) as client:
+    """A model whose template knows no tools; its first layers, whose texts repeat exactly so."""
+    with serving("-m", shallow_path(), "-fa", "off", "--cache-branches", "0") as client:
         yield client
 
 
@@ -86,6 +86,7 @@ def client(request: pytest.FixtureRequest) -> OpenAI:
 def ask(client: OpenAI, **options: Any) -> Any:
     """Ask for the weather, greedily."""
     body = {"model": "any", "messages": ASKED, "temperature": 0, "max_tokens": 120} | options
+    body["extra_body"] = {"cache_prompt": False}
     return client.chat.completions.create(**body)
 
 
