@@ -135,7 +135,7 @@ _TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
 def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
     """Write a message's reasoning as a block before its content."""
     content = message.get("content") or []
-    words = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    words = _as_parts(content) if isinstance(content, str) else content
     thought = {"type": "thinking", "thinking": message["reasoning_content"]}
     rest = {key: value for key, value in message.items() if key != "reasoning_content"}
     return rest | {"content": [thought, *words]}
