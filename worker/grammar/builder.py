@@ -43,6 +43,11 @@ class GrammarBuilder:
         except (SchemaError, RecursionError, UnicodeError) as error:
             raise self._refusal(error) from error
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether the rules have half of the size that a grammar may have."""
+        return self._rules.is_half_full
+
     def text(self) -> str:
         """Return all rules, sorted by name; the start is `root`."""
         return self._rules.text()

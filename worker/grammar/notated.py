@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.grammar import nodes as n
+from worker.grammar.any_order import in_any_order
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
@@ -17,8 +18,6 @@ from worker.grammar.parameters import parameters, refusing, target
 from worker.grammar.rules import repetition
 from worker.output.formats.tool_format import Notation
 
-_MAX_PERMUTED = 4
-"""Required members that may come in any order: each more doubles the rules."""
 _ANY = "any-value"
 _ESCAPED = r'"\\" (["' + r"'" + r'\\/bfnrt] | "u" [0-9a-fA-F]{4})'
 _COLON = '":" space '
@@ -122,9 +121,9 @@ class _NotatedWriter:
         rules = {one.name: self._member(one, f"{name}-{one.name}", separator) for one in found}
         optional = [rules[one.name] for one in found if not one.is_required]
         required = [one.name for one in found if one.is_required]
-        if len(required) > _MAX_PERMUTED and self._notation.is_sorted:
+        if self._notation.is_sorted:
             required.sort()
-        return self._ordered([rules[one] for one in required], optional, name)
+        return in_any_order(self._builder, [rules[one] for one in required], optional, _SEPARATOR)
 
     def _member(self, one: n.Property, name: str, separator: str) -> str:
         is_bare = self._notation.has_bare_keys or separator != _COLON
@@ -132,44 +131,6 @@ class _NotatedWriter:
         return self._builder.add_rule(
             f"{name}-kv", f"{key} {separator}{self._value(one.schema, name)}"
         )
-
-    def _ordered(self, required: Sequence[str], optional: Sequence[str], name: str) -> str:
-        """Write required members once each, and optional ones anywhere between them.
-
-        The rules tell which required members are still to come: in any order, if they are few.
-        """
-        choice = others = ""
-        if optional:
-            choice = self._builder.add_rule(f"{name}-optional", " | ".join(optional))
-            others = self._builder.add_rule(f"{name}-others", f"({_SEPARATOR}{choice})*")
-        whole = (1 << len(required)) - 1
-        rests = {whole: others}
-        is_permuted = len(required) <= _MAX_PERMUTED
-        steps = (
-            range(whole) if is_permuted else [(1 << n_done) - 1 for n_done in range(len(required))]
-        )
-        for done in reversed(steps):
-            ways = self._ways(required, done, rests, _SEPARATOR)
-            body = f"{others} ({' | '.join(ways)})".strip()
-            rests[done] = self._builder.add_rule(f"{name}-rest-{done}", body)
-        ways = self._ways(required, 0, rests, "")
-        if optional:
-            ways.append(f"{choice} {rests[0]}".strip())
-        return f"({' | '.join(ways)})" + ("" if required else "?")
-
-    @staticmethod
-    def _ways(
-        required: Sequence[str], done: int, rests: Mapping[int, str], before: str
-    ) -> list[str]:
-        """Write how members go on; `done` has a bit for each required one that was written."""
-        left = [i for i in range(len(required)) if not done >> i & 1]
-        if len(required) > _MAX_PERMUTED:
-            left = left[:1]
-        return [
-            f"{before}{required[i]} {rests[done | 1 << i]}".strip()
-            for i in left
-            if done | 1 << i in rests
-        ]
 
     def _array(self, node: n.Array, name: str) -> str:
         def share(body: str) -> str:

@@ -1,32 +1,27 @@
 """Grammars of arguments in tags, with each value as its schema demands."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from worker.grammar import nodes as n
+from worker.grammar.any_order import in_any_order
 from worker.grammar.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.parameters import TypeReader, parameters, refusing, texts
 from worker.output.formats.tool_format import Tagged
 
-_MAX_PERMUTED = 6
-"""Required arguments that may come in any order: each more doubles the rules."""
-
 
 def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagged: Tagged) -> str:
-    """Write all arguments and the tag after them: first what is required, then the rest."""
+    """Write all arguments and the tag after them."""
     document, found = parameters(function)
-    stem = f"tool-{function['name']}-arg"
     writer = _Writer(builder, document, tagged)
     with refusing():
         rules = {
-            one.name: builder.add_rule(f"{stem}-{one.name}", writer.argument(one)) for one in found
+            one.name: builder.add_rule(f"arg-{one.name}", writer.argument(one)) for one in found
         }
     required = [rules[one.name] for one in found if one.is_required]
     optional = [rules[one.name] for one in found if not one.is_required]
-    text = _permuted(builder, f"{stem}s", required)
-    if optional:
-        text += f" ({' | '.join(optional)})*"
+    text = in_any_order(builder, required, optional)
     return f"{'' if tagged.is_block else 'space '}{text} {literal(tagged.close)}"
 
 
@@ -81,18 +76,3 @@ class _Writer:
             # The line break before the value may be that before the tag.
             return f"({text}-01 {literal(close)} | {literal(close[1:])})"
         return f"{text} {literal(close)}"
-
-
-def _permuted(builder: GrammarBuilder, name: str, rules: Sequence[str]) -> str:
-    """Let rules come in any order, as llama.cpp does; too many come as they are listed."""
-    if not 1 < len(rules) <= _MAX_PERMUTED:
-        return " ".join(rules)
-    known = {0: ""}
-    for bits in range(1, 1 << len(rules)):
-        ways = [
-            f"{rule} {known[bits ^ 1 << i]}".strip()
-            for i, rule in enumerate(rules)
-            if bits & 1 << i
-        ]
-        known[bits] = builder.add_rule(f"{name}-{bits}", " | ".join(ways))
-    return known[(1 << len(rules)) - 1]

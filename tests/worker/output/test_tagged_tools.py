@@ -1,6 +1,7 @@
 """Tools of templates that write each argument in its own tags: history, grammar, answers."""
 
 import json
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -122,13 +123,36 @@ def test_the_grammar_waits_for_any_beginning_of_a_call() -> None:
     assert read(TEMPLATES["qwen3.5"], tools=(WEATHER,)).triggers == ("<tool_call>",)
 
 
-def test_required_arguments_come_in_any_order() -> None:
+def blocks(*keys: str) -> str:
+    values = {"amount": "12", "size": "S", "gift": "true", "note": "Hi"}
+    given = "".join(f"<parameter={key}>\n{values[key]}\n</parameter>\n" for key in keys)
+    return f"<tool_call>\n<function=order>\n{given}</function>\n</tool_call>"
+
+
+def test_required_arguments_come_in_any_order_and_others_between_them() -> None:
     grammar = read(TEMPLATES["qwen3.5"], tools=(ORDER_TOOL,), tool_choice="required").grammar
-    assert (
-        "tool-order-args-7 ::= tool-order-arg-amount tool-order-args-6 |"
-        " tool-order-arg-size tool-order-args-5 | tool-order-arg-gift tool-order-args-3\n"
-    ) in grammar
-    assert 'tool-order-arg-size ::= "<parameter=size>" "\\n" ("S" | "L")' in grammar
+    for keys in permutations(("amount", "size", "gift", "note")):
+        say(matcher(grammar), blocks(*keys))
+    for keys in (("size", "gift"), ("size", "size", "gift", "amount"), ()):
+        with pytest.raises(Exception, match="grammar"):
+            say(matcher(grammar), blocks(*keys))
+
+
+@pytest.mark.parametrize(("n_tools", "is_free"), [(40, True), (200, False)])
+def test_many_tools_of_six_required_arguments_have_a_grammar(n_tools: int, is_free: bool) -> None:
+    names = {f"tool_{i}": [f"argument_{n}_of_tool_{i}" for n in range(6)] for i in range(n_tools)}
+    tools = tuple(
+        {"function": {"name": name, "parameters": {"properties": found, "required": [*found]}}}
+        for name, keys in names.items()
+        for found in [{key: {"type": "string"} for key in keys}]
+    )
+    grammar = read(TEMPLATES["kimi-k3"], tools=tools, tool_choice="required").grammar
+    name, keys = names.popitem()
+    last = kimi((name, "string", dict.fromkeys(keys, "x"))).removesuffix("<|end_of_msg|>")
+    say(matcher(grammar), last)
+    if is_free:
+        back = kimi((name, "string", dict.fromkeys(keys[::-1], "x")))
+        say(matcher(grammar), back.removesuffix("<|end_of_msg|>"))
 
 
 @pytest.mark.parametrize(

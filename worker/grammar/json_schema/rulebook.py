@@ -19,6 +19,11 @@ class RuleBook:
     def __len__(self) -> int:
         return len(self._bodies)
 
+    @property
+    def is_half_full(self) -> bool:
+        """Whether half of a grammar's largest size, or of its rules, is used."""
+        return 2 * self._n_chars > MAX_GRAMMAR_CHARS or 2 * len(self) > MAX_RULES
+
     def add(self, name: str, body: str) -> str:
         """Add a rule; a name with another body gets a number."""
         name = rules.rule_name(name)
