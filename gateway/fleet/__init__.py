@@ -1,4 +1,4 @@
-"""What an admin sees and changes: the state of workers and processes, orders to the supervisor.
+"""The supervisor as the gateway sees it: the channel to it, its reports, and the orders of admins.
 
-Imported by `gateway/routes/` and `gateway/server.py`.
+Imported by the routes, the feed, `gateway/models/` and `gateway/server.py`.
 """

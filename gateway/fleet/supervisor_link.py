@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
-from gateway.models.channel import Channel
+from gateway.fleet.channel import Channel
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import (
     AdminOrder,

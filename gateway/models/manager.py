@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from gateway.models.channel import Channel
+from gateway.fleet.channel import Channel
 from gateway.models.downloads import DownloadBook
 from gateway.models.events import ModelEvents
 from gateway.models.loaded import LoadedModels
