@@ -17,7 +17,6 @@ from gateway.api.fields.endpoints import ENDPOINTS
 from gateway.api.llamacpp import completion, infill
 from gateway.api.openai import chat, completions
 from gateway.api.openai.responses import plan as responses
-from gateway.api.openapi.document import document
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import PoolFeed
 from gateway.fleet.awaited import AwaitWorkersMiddleware
@@ -47,6 +46,7 @@ from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware
 from gateway.models.manager import ModelManager
+from gateway.openapi.document import document
 from gateway.pool.pool import Pool
 from gateway.replay.endpoints import StreamEndpoints, StreamReplay
 from gateway.replay.keeping import StreamKeeper

@@ -37,7 +37,7 @@ OUTPUT = {
 }
 DIALECTS = ("openai", "anthropic", "llamacpp")
 DIALECT = {
-    *("protocol", "orjson", "gateway.http.sse"),
+    *("protocol", "orjson", "gateway.api.sse"),
     *("gateway.api.fields", "gateway.api.results"),
     *("gateway.api.chat_request", "gateway.api.reply", "gateway.api.unsupported"),
 }
@@ -57,9 +57,9 @@ RULES: dict[str, set[str]] = {
     **{f"gateway/api/{name}": DIALECT | {f"gateway.api.{name}"} for name in DIALECTS},
     "gateway/api/openai/responses": DIALECT | {"gateway.api.openai.responses"},
     "gateway/api/chat_request.py": DIALECT,
-    "gateway/api/reply.py": {"protocol", "orjson", "gateway.api.fields", "gateway.http.sse"},
+    "gateway/api/reply.py": {"protocol", "orjson", "gateway.api.fields", "gateway.api.sse"},
     "gateway/api/unsupported.py": {"protocol"},
-    "gateway/http/sse.py": {"protocol"},
+    "gateway/api/sse.py": {"protocol"},
     # A client of any server: it knows nothing of ours.
     "gateway/bench": {"gateway.bench", "h11", "orjson", "click", "uvloop"},
     # So is this, of a pool that it starts as a process.

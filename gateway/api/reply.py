@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol
 import orjson
 
 from gateway.api.fields.media_links import MediaLink
-from gateway.http.sse import event
+from gateway.api.sse import event
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import SystemPrompt, TokenProb
 from protocol.wire.messages import Delta, Done, Generate, Progress, Started, ToolCallDelta

@@ -6,12 +6,12 @@
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.sse import named_event
 from gateway.feed.feed import INTERVAL_S, PoolFeed
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.event_stream import EventStream
 from gateway.http.origin.auth import require_admin, require_operator, require_scope
-from gateway.http.sse import named_event
 from gateway.keys.api_key import KeyScope
 from protocol.config.config import GatewayConfig
 

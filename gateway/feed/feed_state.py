@@ -5,8 +5,8 @@ Frames are written once, however many readers take them.
 
 import orjson
 
+from gateway.api.sse import named_event
 from gateway.feed.changes import State, difference
-from gateway.http.sse import named_event
 
 
 class FeedState:

@@ -13,10 +13,10 @@ from typing import Never
 from starlette.types import Send
 
 from gateway.api.reply import ResponseFormatter
+from gateway.api.sse import END, PING
 from gateway.http.bodies.body import ClientGone
 from gateway.http.direct_write import DirectWriter
 from gateway.http.route_headers import RouteNotice
-from gateway.http.sse import END, PING
 from gateway.pool.stream import Resumed, TaskStream, Write
 from protocol.wire.messages import Delta, Done, Progress, Started
 

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.api.sse import event
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import success_response
 from gateway.http.event_stream import EventStream
-from gateway.http.sse import event
 from gateway.models.events import Mailbox
 from gateway.models.manager import ModelManager
 from gateway.routes.service import Service, check_allowed, may_use

@@ -12,7 +12,7 @@ import orjson
 from gateway.api.reply import TaskOutcome
 from gateway.api.results.answer import identity
 from gateway.api.results.figures import progress
-from gateway.http.sse import named_event
+from gateway.api.sse import named_event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started, ToolCallDelta
 

@@ -8,7 +8,7 @@ import orjson
 from gateway.api.reply import TaskOutcome
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import completion_probabilities, progress_fields, timings
-from gateway.http.sse import event
+from gateway.api.sse import event
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Progress, Started
 from protocol.wire.sampling import SamplingParams

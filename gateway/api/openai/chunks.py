@@ -15,7 +15,7 @@ from gateway.api.reply import ResponseOptions, TaskOutcome
 from gateway.api.results.answer import FINISH_REASONS, Identity, identity
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import progress_fields, timings, total
-from gateway.http.sse import DONE
+from gateway.api.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 from protocol.wire.sampling import SamplingParams

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
-from gateway.api.openapi.document import document, field_schema
 from gateway.api.unsupported import REFUSED_ENDPOINTS
+from gateway.openapi.document import document, field_schema
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
 from tests.gateway.inprocess import running

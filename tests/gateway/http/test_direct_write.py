@@ -13,11 +13,11 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.reply import ResponseFormatter
+from gateway.api.sse import PING, event
 from gateway.http import direct_write
 from gateway.http.direct_write import DIRECT_WRITER, DirectWriteMiddleware, DirectWriter
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.http_server import HttpServer
-from gateway.http.sse import PING, event
 from gateway.metrics.counters import ConnectionCounts, ModelLatencies
 from gateway.pool.stream import DeltaOffers, TaskStream, Write
 from gateway.pool.task import Task, TaskSpec

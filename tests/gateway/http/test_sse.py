@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from gateway.api.sse import PING, event
 from gateway.http.bodies.body import ClientGone
 from gateway.http.disconnect import guarded, together
 from gateway.http.event_stream import EventStream
-from gateway.http.sse import PING, event
 
 
 class Sink:

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from gateway.api.reply import ResponseFormatter
+from gateway.api.sse import event
 from gateway.http.event_stream import ChoiceWriter, EventStream
-from gateway.http.sse import event
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool import stream as streams
 from gateway.pool.stream import DeltaOffers, TaskStream, Write, merge

@@ -22,7 +22,7 @@ from gateway.api.openai.responses.objects import (
 )
 from gateway.api.reply import TaskOutcome, error_event, whole_calls
 from gateway.api.results.figures import progress_fields, timings, token_probs
-from gateway.http.sse import named_event
+from gateway.api.sse import named_event
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 from protocol.wire.sampling import SamplingParams

@@ -13,10 +13,10 @@ from starlette.routing import Route
 
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
 from gateway.api.fields.tables import PATHS, QUERIES, Body
-from gateway.api.openapi.schemas import Schema, schema_of
 from gateway.api.unsupported import REFUSED_ENDPOINTS
 from gateway.http.errors import ANSWERS
 from gateway.http.origin.auth import PUBLIC_PATHS
+from gateway.openapi.schemas import Schema, schema_of
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import leaves
