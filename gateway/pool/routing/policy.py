@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
 
+from gateway.pool.attempt import Attempt, Candidate
 from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
 from gateway.pool.routing.load import Throughput
@@ -19,7 +20,6 @@ from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.task import RouteReason, Task, TaskSpec
-from gateway.requests.attempt import Attempt, Candidate
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 
