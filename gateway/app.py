@@ -20,7 +20,6 @@ from gateway.api.openai.responses import plan as responses
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import PoolFeed
 from gateway.fleet.awaited import AwaitWorkersMiddleware
-from gateway.fleet.quarantine import QuarantineEndpoints
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
 from gateway.http.api_prefix import PrefixMiddleware, read_prefix
@@ -50,12 +49,14 @@ from gateway.openapi.document import document
 from gateway.pool.pool import Pool
 from gateway.replay.endpoints import StreamEndpoints, StreamReplay
 from gateway.replay.keeping import StreamKeeper
-from gateway.requests.endpoints import RequestEndpoints
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControlEndpoint
-from gateway.routes.fleet import FleetEndpoints
 from gateway.routes.generate import GenerationEndpoint
 from gateway.routes.models import ModelEndpoints, ModelEventStream
+from gateway.routes.operators.fleet import FleetEndpoints
+from gateway.routes.operators.quarantine import QuarantineEndpoints
+from gateway.routes.operators.requests import RequestEndpoints
+from gateway.routes.operators.usage import UsageEndpoints
 from gateway.routes.predictions import PredictionEndpoint
 from gateway.routes.prompts import PromptEndpoints
 from gateway.routes.service import Service
@@ -66,7 +67,6 @@ from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
 from gateway.siblings.siblings import Siblings
-from gateway.usage.endpoints import UsageEndpoints
 from gateway.usage.recorder import UsageRecorder
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError

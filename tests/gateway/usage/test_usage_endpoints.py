@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.requests.record import state_of
-from gateway.usage import endpoints
+from gateway.routes.operators import usage as endpoints
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.gateway.inprocess import Running, running, until
