@@ -59,7 +59,7 @@ def gateway(
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
         logs.configure(_process_name(pool.gateway, index), pool.log)
         if not pool.log.access:
-            logging.getLogger("gateway.requests.book").setLevel(logging.WARNING)
+            logging.getLogger("gateway.pool.requests.book").setLevel(logging.WARNING)
         if keys_on_stdin:
             pool = replace(pool, gateway=configs.load_keys(pool.gateway, _read_stdin()))
         config = share_of_gateway(gateway_config(pool, flags), index)

@@ -23,9 +23,9 @@ from gateway.http.errors import (
 from gateway.http.origin.auth import PUBLIC_PATHS
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
+from gateway.pool.requests.book import RequestBook
+from gateway.pool.requests.record import REQUEST, RequestRecord
 from gateway.pool.task import INTERNAL_ERROR
-from gateway.requests.book import RequestBook
-from gateway.requests.record import REQUEST, RequestRecord
 from protocol.config.limits import LimitsConfig
 from protocol.errors import TaskError
 

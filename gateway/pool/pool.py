@@ -20,6 +20,8 @@ from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.recovery.suspect import Fingerprint, QuarantineView
+from gateway.pool.requests.book import RequestBook
+from gateway.pool.requests.record import RequestRecord
 from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
 from gateway.pool.routing.prompt_length import guess_tokens
@@ -32,8 +34,6 @@ from gateway.pool.tenants.queue_limits import QueuePlace
 from gateway.pool.tenants.tenant_turns import TurnsElsewhere
 from gateway.pool.watch.activity import Activity, activity
 from gateway.pool.worker_calls import WorkerCalls
-from gateway.requests.book import RequestBook
-from gateway.requests.record import RequestRecord
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire import facts

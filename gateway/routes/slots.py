@@ -15,7 +15,7 @@ from gateway.api.llamacpp.slots import (
 from gateway.http.disconnect import answered
 from gateway.http.errors import json_response
 from gateway.http.origin.request_origin import read_origin
-from gateway.requests.record import REQUEST
+from gateway.pool.requests.record import REQUEST
 from gateway.routes.service import Service, check_allowed
 from protocol.errors import not_started
 from protocol.wire.side_tasks import SlotActed, SlotAction

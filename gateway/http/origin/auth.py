@@ -18,7 +18,7 @@ from gateway.http.origin.request_origin import namespace
 from gateway.http.origin.sites import is_foreign_page
 from gateway.keys.api_key import EVERY_SCOPE, KEY, KeyScope
 from gateway.keys.ring import KeyRing
-from gateway.requests.record import REQUEST, RequestRecord
+from gateway.pool.requests.record import REQUEST, RequestRecord
 
 PUBLIC_PATHS = frozenset({"/health", "/v1/health", "/livez", "/readyz"})
 

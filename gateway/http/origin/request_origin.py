@@ -13,9 +13,9 @@ from starlette.types import Scope
 
 from gateway.http.origin.urgency import read_urgency
 from gateway.keys.api_key import limits_of
+from gateway.pool.requests.record import REQUEST
 from gateway.pool.routing.origin import Origin
 from gateway.pool.trace import TRACE
-from gateway.requests.record import REQUEST
 from protocol.errors import InvalidRequest
 from protocol.wire.schema import json_type
 

@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
-from gateway.requests.book import RequestBook
-from gateway.requests.record import RequestRecord, state_of
-from gateway.requests.views import running_view
+from gateway.pool.requests.book import RequestBook
+from gateway.pool.requests.record import RequestRecord, state_of
+from gateway.pool.requests.views import running_view
 from gateway.siblings.siblings import Siblings
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 

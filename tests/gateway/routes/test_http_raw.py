@@ -49,7 +49,7 @@ async def test_a_flood_of_headers_is_refused(gateway: Running) -> None:
 async def test_a_log_line_holds_no_line_of_the_client(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level("INFO", logger="gateway.requests.book"):
+    with caplog.at_level("INFO", logger="gateway.pool.requests.book"):
         await _raw(
             gateway, b"GET /a%0Aforged HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )

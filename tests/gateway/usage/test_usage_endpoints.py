@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.requests.record import state_of
+from gateway.pool.requests.record import state_of
 from gateway.routes.operators import usage as endpoints
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions

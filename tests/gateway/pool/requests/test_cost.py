@@ -2,8 +2,8 @@
 
 from typing import Any, TypedDict
 
+from gateway.pool.requests.record import cost_of
 from gateway.pool.task import MoveCause, RouteReason, Task, TaskSpec
-from gateway.requests.record import cost_of
 from gateway.usage.entry import Tokens
 from protocol.errors import ErrorCode
 from protocol.wire.facts import Usage

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from gateway.pool.requests.record import RequestRecord, state_of
 from gateway.pool.task import Task, TaskState
-from gateway.requests.record import RequestRecord, state_of
 
 Places = Mapping[int, int]
 """Place in the queue by task id; 1 is next."""

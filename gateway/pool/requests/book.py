@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.pool.requests.record import RequestRecord, cost_of, summary
+from gateway.pool.requests.views import finished_tasks, running_view
 from gateway.pool.task import Task
-from gateway.requests.record import RequestRecord, cost_of, summary
-from gateway.requests.views import finished_tasks, running_view
 from gateway.usage.entry import Tokens, UsageEntry
 
 logger = logging.getLogger(__name__)
