@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 
 PUBLIC_SUFFIX, SECRET_SUFFIX = ".pub", ".key"
 _MAX_BYTES = 64 * 1024

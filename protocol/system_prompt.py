@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.schema import json_type
 

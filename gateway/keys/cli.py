@@ -16,7 +16,7 @@ from gateway.keys import edit
 from gateway.keys.api_key import ApiKey, KeyLimits, KeyScope, PriorityClass, digest
 from gateway.keys.parse import KeyFileError, is_name, parse_keys
 from protocol.errors import EXIT_ERROR
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_BYTES = 32

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gateway.keys.api_key import ApiKey, KeyLimits, PriorityClass
 from gateway.keys.parse import HEADER, KeyFileError, parse_keys
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 
 _MODE = 0o600
 

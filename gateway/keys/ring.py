@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gateway.keys.api_key import ApiKey, KeyScope, digest, plain_key
 from gateway.keys.parse import KeyFileError, by_digest, parse_keys
 from protocol.errors import ConfigError
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from protocol.config.rollout_config import RolloutConfig
 from protocol.config.usage_config import UsageConfig
 from protocol.config.worker_config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 from protocol.wire.schema import param, read, refuse_unknown
 
 __all__ = ["GatewayConfig", "LogConfig", "PoolConfig", "WorkerConfig", "dump", "load", "parse"]

@@ -15,8 +15,8 @@ from typing import Any
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
+from protocol.named_file import read_named_text
 from protocol.process.control import CACHE_SOURCE, ModelInfo
-from protocol.process.named_file import read_named_text
 from worker.models import ini
 from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 from worker.models import ini
 from worker.models.preset import value_of
 

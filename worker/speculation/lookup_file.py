@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.errors import ConfigError
-from protocol.process.named_file import read_named_bytes
+from protocol.named_file import read_named_bytes
 from worker.engine.speculation.draft import Drafter, DraftRequest
 from worker.engine.speculation.ngram_cache import NGRAM_MAX, Cache, CacheLookup, Ngram, merge
 from worker.host.topology import usable_memory

@@ -5,7 +5,7 @@ import math
 import re
 from pathlib import Path
 
-from protocol.process.named_file import read_named_text
+from protocol.named_file import read_named_text
 from protocol.wire.shapes import INT32_MAX
 
 

@@ -206,7 +206,7 @@ async def test_a_pipe_in_place_of_a_file_holds_nobody_up(
 async def test_a_pipe_of_a_shell_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.process.named_file._PIPE_LIMIT_S", 0.05)
+    monkeypatch.setattr("protocol.named_file._PIPE_LIMIT_S", 0.05)
     end, start = os.pipe()
     os.write(start, WHOLE.encode())
     os.close(start)

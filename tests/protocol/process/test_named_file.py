@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.process.named_file import read_named_bytes, read_named_text
+from protocol.named_file import read_named_bytes, read_named_text
 
 
 def test_a_file_is_read_as_text(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_named_pipe_waits_for_whoever_writes_it(tmp_path: Path) -> None:
 def test_a_pipe_that_nobody_writes_or_ends_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("protocol.process.named_file._PIPE_LIMIT_S", 0.05)
+    monkeypatch.setattr("protocol.named_file._PIPE_LIMIT_S", 0.05)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(TimeoutError, match=r"nobody has written to its end in 0\.05 s"):
         read_named_text(tmp_path / "pipe")

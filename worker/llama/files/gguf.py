@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from protocol.errors import ConfigError
-from protocol.process.named_file import read_named_bytes
+from protocol.named_file import read_named_bytes
 from worker.settings.gguf_header import GgufReader
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
