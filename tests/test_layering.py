@@ -252,6 +252,18 @@ def test_the_table_of_the_documents_is_what_packages_import() -> None:
     assert not wrong, "docs/building/layers.md: " + "; ".join(wrong)
 
 
+def test_no_folder_imports_what_imports_it() -> None:
+    found = imported_packages()
+    left = {
+        name: {one for one in found[name] if one not in OURS} for name in found if name not in OURS
+    }
+    # Take away, again and again, whatever imports nothing that is left.
+    while ends := [name for name, used in left.items() if not used & left.keys()]:
+        for name in ends:
+            del left[name]
+    assert not left, "a circle of imports"
+
+
 def test_every_constant_of_the_step_policy_names_its_unit_and_source() -> None:
     silent, n_constants = [], 0
     for path in sources("worker/engine/scheduling"):

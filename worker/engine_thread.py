@@ -14,6 +14,7 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.wire.accounts import AccountTable
 from protocol.wire.facts import ModelCard
+from worker.drafting import open_drafter
 from worker.engine.adapters import Scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
@@ -22,7 +23,6 @@ from worker.engine.stats import Counters
 from worker.engine.task import Stop
 from worker.engine_settings import engine_config
 from worker.link.outbound import OutboundQueue
-from worker.speculation.drafting import open_drafter
 
 logger = logging.getLogger(__name__)
 

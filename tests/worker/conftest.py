@@ -13,8 +13,8 @@ from protocol.config.config import WorkerConfig
 from tests.cores import threads
 from tests.models.shallow import shallow_path
 from tests.worker.served import Served
+from worker.drafting import open_drafter
 from worker.engine.task import Stop
-from worker.speculation.drafting import open_drafter
 
 
 def model_path() -> str:

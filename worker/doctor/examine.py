@@ -14,10 +14,10 @@ from worker.doctor import gpu, keys, library, model, packages, probe, system
 from worker.doctor.case import Case, write
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
+from worker.files.gguf_header import cache_bytes, read_header
 from worker.host.child import ChildOutcome
 from worker.host.topology import free_memory, gpu_files, group_memory, text_of
 from worker.host.weights import maps
-from worker.settings.gguf_header import cache_bytes, read_header
 from worker.settings.resolve import MADE_AT_START
 
 logger = logging.getLogger(__name__)

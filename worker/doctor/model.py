@@ -1,7 +1,7 @@
 """Judges whether a model's file can be used."""
 
 from worker.doctor.finding import Finding, fail, mib, ok
-from worker.settings.gguf_header import Header
+from worker.files.gguf_header import Header
 
 MODEL = "model"
 

@@ -12,6 +12,8 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache.cache import n_sequences
+from worker.files.gguf_header import read_header
+from worker.files.model_file import paths_of
 from worker.host.weights import maps
 from worker.llama import library, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
@@ -20,8 +22,6 @@ from worker.llama.hardware import tensors
 from worker.llama.hardware.devices import NO_DEVICE, device_list, devices
 from worker.llama.hardware.fit import fewer_layers, is_short, is_tight, smaller_contexts
 from worker.llama.hardware.threads import Threads, open_threads
-from worker.settings.gguf_header import read_header
-from worker.settings.model_file import paths_of
 from worker.speculation.kinds import longest_draft
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""The models that can be loaded: folders of GGUF files, and preset files."""
+"""The models that can be loaded: what folders, preset files and the hub's cache list."""

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from worker.models.folder import FoundModel, can_be_listed
-from worker.settings.hub import file_of, pick_file, pick_projector
-from worker.settings.hub_cache import (
+from worker.files.hub import file_of, pick_file, pick_projector
+from worker.files.hub_cache import (
     is_model,
     names_in,
     paths_in,
@@ -17,6 +16,7 @@ from worker.settings.hub_cache import (
     tag_of,
     tags_of,
 )
+from worker.models.folder import FoundModel, can_be_listed
 
 logger = logging.getLogger("supervisor")
 

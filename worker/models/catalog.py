@@ -17,10 +17,10 @@ from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.named_file import read_named_text
 from protocol.process.control import CACHE_SOURCE, ModelInfo
-from worker.models import ini
 from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan
-from worker.models.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
+from worker.settings import ini
+from worker.settings.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
 from worker.settings.resolve import anchored, counted
 
 logger = logging.getLogger("supervisor")

@@ -14,7 +14,7 @@ from typing import Any
 
 from protocol.errors import ConfigError
 from protocol.process.parent_death import die_with_parent
-from worker.settings.hub import Repository
+from worker.files.hub import Repository
 
 _INTERVAL_S = 0.5
 BEGIN_S = 60

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigError
-from worker.settings.model_file import part_name
+from worker.files.model_file import part_name
 
 logger = logging.getLogger("supervisor")
 

@@ -1,4 +1,4 @@
-"""Command-line options and environment, and the model files that a configuration names.
+"""Command-line options, environment and preset files, and what a configuration resolves to.
 
 Only the command line and the resolving of a configuration import it.
 """

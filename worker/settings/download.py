@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.settings.hub import Repository
+from worker.files.hub import Repository
 
 _TIMEOUT_S = 30.0
 _FOLDER = "models"

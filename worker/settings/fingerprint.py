@@ -16,7 +16,7 @@ from protocol.config.config import WorkerConfig
 from protocol.config.device_config import DeviceConfig
 from protocol.config.drafting_config import DraftingConfig
 from protocol.scaled_file import split_scale
-from worker.settings.model_file import paths_of
+from worker.files.model_file import paths_of
 
 _HEAD_BYTES = 1 << 20
 """Read whole: metadata, vocabulary and the first tensors' names of a GGUF file."""

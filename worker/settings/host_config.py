@@ -11,8 +11,8 @@ from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.named_file import read_named_text
-from worker.models import ini
-from worker.models.preset import value_of
+from worker.settings import ini
+from worker.settings.preset import value_of
 
 logger = logging.getLogger("supervisor")
 

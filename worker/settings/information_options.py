@@ -8,8 +8,8 @@ import click
 from click.shell_completion import BashComplete
 
 from protocol.version import version
+from worker.files.hub_cache import cached_models
 from worker.host import child
-from worker.settings.hub_cache import cached_models
 
 _LIMIT_S = 120.0
 _UNKNOWN = "unknown: it cannot be loaded here, see llamapool doctor"

@@ -3,8 +3,8 @@
 import click
 
 from protocol.errors import ConfigError
+from worker.files.hub import Repository
 from worker.settings.arguments import CONTEXT, CommandFailed
-from worker.settings.hub import Repository
 
 
 @click.command(context_settings=CONTEXT)

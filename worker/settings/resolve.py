@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
+from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
 from worker.prompt.api_like_oai_template import formatted
 from worker.prompt.structured import constrained
 from worker.prompt.templates.choice import templated
 from worker.settings.download import fetched, located
-from worker.settings.model_file import weigh
 from worker.settings.side_files import with_side_files
 from worker.speculation.kinds import with_speculation
 

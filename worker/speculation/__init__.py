@@ -1,4 +1,4 @@
-"""The drafters of speculative decoding, as configured.
+"""Which drafters of speculative decoding a configuration asks for, and the file of n-grams.
 
-Imported by the engine's thread and the settings.
+`worker/drafting.py` opens them. Imported by that, the settings and `worker/llama/`.
 """

@@ -4,7 +4,7 @@ import pytest
 
 from worker.doctor.finding import Level
 from worker.doctor.model import judge_model
-from worker.settings.gguf_header import Header
+from worker.files.gguf_header import Header
 
 
 @pytest.mark.parametrize(

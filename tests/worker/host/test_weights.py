@@ -7,9 +7,9 @@ import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig, dump, load
 from tests.worker.hosts import flat, nodes
+from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import maps
-from worker.settings.model_file import weigh
 from worker.settings.resolve import resolve, settle
 
 GIB = 2**30

@@ -12,8 +12,8 @@ from tests.models.llama import write_llama
 from tests.models.shallow import shallow_path
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
+from worker.drafting import open_drafter
 from worker.engine.cache.self_extend import SelfExtend
-from worker.speculation.drafting import open_drafter
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 

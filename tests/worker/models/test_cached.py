@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig
+from worker.files.hub_cache import snapshot
 from worker.models import cached
 from worker.models.cached import delete_cached, scan_cache
 from worker.models.catalog import Catalog, open_catalog
-from worker.settings.hub_cache import snapshot
 
 COMMIT = "0123456789" * 4
 OLDER = "9876543210" * 4

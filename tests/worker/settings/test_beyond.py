@@ -11,7 +11,7 @@ from protocol.config.options.table import OPTIONS
 from protocol.errors import ConfigError
 from protocol.wire.sampling import INT32_MAX
 from tests.worker.settings.test_arguments import VARIABLES, given
-from worker.models.preset import read_preset
+from worker.settings.preset import read_preset
 
 LAYERS = "-ngl --n-gpu-layers -ngld"
 THREADS = "-t -tb -td -tbd --threads-http"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.worker.settings.test_hub import fill
+from tests.worker.files.test_hub import fill
 from worker import cli
 from worker.host import child
 from worker.host.child import ChildOutcome

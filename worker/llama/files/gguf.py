@@ -11,7 +11,7 @@ import numpy as np
 
 from protocol.errors import ConfigError
 from protocol.named_file import read_named_bytes
-from worker.settings.gguf_header import GgufReader
+from worker.files.gguf_header import GgufReader
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 

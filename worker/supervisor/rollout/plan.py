@@ -6,8 +6,8 @@ from pathlib import Path
 
 from protocol.config.config import WorkerConfig
 from protocol.scaled_file import split_scale
+from worker.files.model_file import paths_of
 from worker.settings.fingerprint import fingerprint, rounding, stamp
-from worker.settings.model_file import paths_of
 from worker.supervisor.rollout.change import Change
 
 _SECOND = "~2"

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.config.config import WorkerConfig
+from worker.files.gguf_header import cache_bytes, read_header
+from worker.files.model_file import weigh
 from worker.host import child
 from worker.host.placement import Host, uses_gpu
 from worker.host.topology import usable_memory
 from worker.host.weights import files, maps
-from worker.settings.gguf_header import cache_bytes, read_header
-from worker.settings.model_file import weigh
 
 _RESERVE = 512 << 20
 """Bytes for compute buffers, the process itself, and what other processes allocate meanwhile."""

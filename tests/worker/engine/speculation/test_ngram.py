@@ -6,11 +6,11 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.worker.engines import Rig
+from worker.drafting import open_drafter
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.speculation.draft import Drafters, DraftRequest
 from worker.engine.speculation.ngram.ngram_map import MapLookup
 from worker.engine.speculation.ngram.ngram_mod import ModLookup
-from worker.speculation.drafting import open_drafter
 from worker.speculation.kinds import longest_draft
 
 

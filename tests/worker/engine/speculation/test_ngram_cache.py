@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.engines import Rig
+from worker.drafting import open_drafter
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.speculation.draft import DraftRequest
 from worker.engine.speculation.ngram_cache import Cache, CacheLookup, add, draft, merge
-from worker.speculation.drafting import open_drafter
 from worker.speculation.lookup_file import (
     SavedLookup,
     add_to_cache,

@@ -12,11 +12,11 @@ from protocol.errors import ConfigError
 from protocol.wire.messages import Delta, Finish
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
+from worker.drafting import open_drafter
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.speculation.draft import Drafters, DraftRequest, draft_room, share_rows
 from worker.engine.speculation.lookup import Index, PromptLookup
 from worker.engine.speculation.ngram_cache import CacheLookup
-from worker.speculation.drafting import open_drafter
 from worker.speculation.kinds import kinds, longest_draft, with_speculation
 
 TOKENS = st.lists(st.integers(0, 3), max_size=60)

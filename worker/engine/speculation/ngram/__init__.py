@@ -1,4 +1,4 @@
 """Further drafters without a model: llama.cpp's ngram-map and ngram-mod.
 
-Pure; only `worker.speculation.drafting` imports it.
+Pure; only `worker.drafting` imports it.
 """

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from protocol.errors import ConfigError
-from worker.models.ini import canonical, parse
+from worker.settings.ini import canonical, parse
 
 TEXT = """
 version = 1

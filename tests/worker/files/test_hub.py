@@ -10,9 +10,9 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from worker.files.hub import pick_file, pick_projector
+from worker.files.hub_cache import cache_folder, cached_models
 from worker.settings.download import fetched
-from worker.settings.hub import pick_file, pick_projector
-from worker.settings.hub_cache import cache_folder, cached_models
 
 COMMIT = "0123456789" * 4
 

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.worker.conftest import model_path
-from worker.settings.gguf_header import Header, cache_bytes, read_header
+from worker.files.gguf_header import Header, cache_bytes, read_header
 
 
 def text(value: str) -> bytes:

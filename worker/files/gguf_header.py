@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.config.config import WorkerConfig
-from worker.settings.model_file import parts
+from worker.files.model_file import parts
 
 MAGIC = b"GGUF"
 BROKEN = "it is cut short or broken"

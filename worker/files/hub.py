@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from protocol.errors import ConfigError
-from worker.settings.hub_cache import cache_folder, is_model, names_in, snapshot
-from worker.settings.model_file import paths_of
+from worker.files.hub_cache import cache_folder, is_model, names_in, snapshot
+from worker.files.model_file import paths_of
 
 _USUAL = ("Q4_K_M", "Q8_0")
 """Quantizations to choose if none is named, by preference."""

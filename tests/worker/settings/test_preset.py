@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ConfigError
-from worker.models.preset import Preset, as_args, as_section, read_preset
+from worker.settings.preset import Preset, as_args, as_section, read_preset
 
 
 def settings(**pairs: str) -> dict[str, Any]:

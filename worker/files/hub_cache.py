@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from worker.settings.model_file import part_name
+from worker.files.model_file import part_name
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
 _SIDE_FILES = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
