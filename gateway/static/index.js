@@ -1,4 +1,4 @@
-// What pages of llama-server imported from '/index.js': Preact with its hooks and signals, and htm.
+// Preact with its hooks and signals, and htm: for the page, and for pages that llama-server served.
 
 import { h } from './vendor/preact/preact.mjs';
 import htm from './vendor/preact/htm.mjs';

@@ -1,6 +1,6 @@
 // The chat: conversations at the side, the open one, and where one writes.
 
-import { html, signal, useEffect, useState } from '../shared/ui.js';
+import { html, signal, useEffect, useState } from '../index.js';
 import { IconButton } from '../shared/icons.js';
 import { fragment } from '../shared/route.js';
 import { stored } from '../shared/stored.js';

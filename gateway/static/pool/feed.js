@@ -4,7 +4,7 @@
 import { RequestError, request } from '../shared/server.js';
 import { events } from '../shared/sse.js';
 import { apiKey } from '../shared/stored.js';
-import { batch, effect, signal } from '../shared/ui.js';
+import { batch, effect, signal } from '../index.js';
 
 const N_SECONDS = 600;
 const N_EVENTS = 100;

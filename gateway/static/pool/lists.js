@@ -1,6 +1,6 @@
 // The lists beside and below the workers: queue, models, events, gateways, requests.
 
-import { computed, html } from '../shared/ui.js';
+import { computed, html } from '../index.js';
 import { fact, ids, reader, row, rowsOf } from './feed.js';
 import { open } from './orders.js';
 import { GRAVE, NOTHING, ROUTES, count, eventText, plural, seconds, timeOf } from './words.js';

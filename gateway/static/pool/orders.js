@@ -2,7 +2,7 @@
 
 import { Dialog } from '../shared/dialog.js';
 import { request } from '../shared/server.js';
-import { html, signal, useState } from '../shared/ui.js';
+import { html, signal, useState } from '../index.js';
 import { reader, row } from './feed.js';
 import { NOTHING, SLOTS, count, rate } from './words.js';
 

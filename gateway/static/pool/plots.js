@@ -2,7 +2,7 @@
 
 import uPlot from '../vendor/uplot/uPlot.mjs';
 import { theme } from '../shared/stored.js';
-import { effect, html, signal, useEffect, useRef } from '../shared/ui.js';
+import { effect, html, signal, useEffect, useRef } from '../index.js';
 import { samples } from './feed.js';
 import { count, percent, rate, seconds, timeOf } from './words.js';
 

@@ -1,6 +1,6 @@
 // What the pool is doing: figures, plots, workers with their slots, queue, events, requests.
 
-import { html, useEffect } from '../shared/ui.js';
+import { html, useEffect } from '../index.js';
 import { isKeyDialogOpen } from '../shared/key.js';
 import { connection, fact, look, problem, reader, rowsOf, samples } from './feed.js';
 import { Events, Gateways, Models, Queue, Requests } from './lists.js';

@@ -1,6 +1,6 @@
 // Hosts with their workers, and a cell for each slot: its height is the share of the context in use.
 
-import { computed, html } from '../shared/ui.js';
+import { computed, html } from '../index.js';
 import { ids, row } from './feed.js';
 import { open } from './orders.js';
 import { SLOTS, count, plural, rate } from './words.js';

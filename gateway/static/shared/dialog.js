@@ -1,6 +1,6 @@
 // A modal dialog: the browser's own, which keeps the focus inside and closes on Escape.
 
-import { html, useId, useLayoutEffect, useRef } from './ui.js';
+import { html, useId, useLayoutEffect, useRef } from '../index.js';
 import { IconButton } from './icons.js';
 
 // Shown while it is rendered; `onClose` has to end that.

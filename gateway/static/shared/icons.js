@@ -1,6 +1,6 @@
 // Icons as SVG of 20 by 20; they take the colour of the text and say nothing to screen readers.
 
-import { html } from './ui.js';
+import { html } from '../index.js';
 
 const PATHS = {
   attach: 'M14.5 8.5 8.6 14.4a3 3 0 0 1-4.2-4.2l6.6-6.6a2 2 0 0 1 2.8 2.8l-6.4 6.4a1 1 0 0 1-1.4-1.4l5.5-5.5',

@@ -1,6 +1,6 @@
 // Asks for the API key.
 
-import { html, signal, useLayoutEffect, useRef, useState } from './ui.js';
+import { html, signal, useLayoutEffect, useRef, useState } from '../index.js';
 import { Dialog } from './dialog.js';
 import { isKeyNeeded } from './server.js';
 import { apiKey, isKeyRemembered, setKey } from './stored.js';

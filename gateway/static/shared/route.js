@@ -1,6 +1,6 @@
 // Which view the address names, and going from one to another without loading the page anew.
 
-import { signal } from './ui.js';
+import { signal } from '../index.js';
 import { ROOT } from './root.js';
 
 const VIEWS = ['pool'];

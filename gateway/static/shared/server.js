@@ -2,7 +2,7 @@
 
 import { ROOT } from './root.js';
 import { apiKey } from './stored.js';
-import { signal } from './ui.js';
+import { signal } from '../index.js';
 
 // Whether the server has refused us for want of a key; the shell then asks for one.
 export const isKeyNeeded = signal(false);

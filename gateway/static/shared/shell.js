@@ -1,6 +1,6 @@
 // What stands around every view: the way between them, the key, the theme.
 
-import { html, useEffect, useState } from './ui.js';
+import { html, useEffect, useState } from '../index.js';
 import { IconButton } from './icons.js';
 import { KeyDialog, isKeyDialogOpen } from './key.js';
 import { goBack, onPlainClick, pathOf, view } from './route.js';

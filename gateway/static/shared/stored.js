@@ -1,7 +1,7 @@
 // Signals whose values the browser keeps. Other pages of this address may stand on other paths:
 // every name holds the path of this one.
 
-import { effect, signal } from './ui.js';
+import { effect, signal } from '../index.js';
 import { ROOT } from './root.js';
 
 const nameOf = (name) => `llamapool:${new URL(ROOT).pathname}:${name}`;

@@ -1,6 +1,6 @@
 // Pictures and sounds that go with the next message, from a dialog, the clipboard or a drop.
 
-import { signal } from '../../shared/ui.js';
+import { signal } from '../../index.js';
 import { props } from '../run/server.js';
 
 const MAX_BYTES = 20 * 1024 * 1024;

@@ -1,6 +1,6 @@
 // Where the next message is written.
 
-import { html, signal, useEffect, useLayoutEffect, useRef } from '../../shared/ui.js';
+import { html, signal, useEffect, useLayoutEffect, useRef } from '../../index.js';
 import { Icon, IconButton } from '../../shared/icons.js';
 import { isLoaded, open, path } from '../store/chats.js';
 import { runs, send } from '../run/run.js';

@@ -1,7 +1,7 @@
 // Receives answers. A run lives on when another conversation or view is shown; its text is painted
 // at most 20 times a second and saved about once a second.
 
-import { signal } from '../../shared/ui.js';
+import { signal } from '../../index.js';
 import { request, requestJson, streamError } from '../../shared/server.js';
 import { events } from '../../shared/sse.js';
 import * as chats from '../store/chats.js';

@@ -1,6 +1,6 @@
 // What the server says of itself: its models, and the properties of the chosen one.
 
-import { effect, signal } from '../../shared/ui.js';
+import { effect, signal } from '../../index.js';
 import { requestJson } from '../../shared/server.js';
 import { apiKey, stored } from '../../shared/stored.js';
 

@@ -1,6 +1,6 @@
 // The settings of a chat: system prompt, sampling, tools, the form of the answer.
 
-import { html, useState } from '../../shared/ui.js';
+import { html, useState } from '../../index.js';
 import { Dialog } from '../../shared/dialog.js';
 import { amend, open } from '../store/chats.js';
 import { props } from '../run/server.js';

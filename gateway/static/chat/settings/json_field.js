@@ -1,6 +1,6 @@
 // A field for JSON that says what is wrong with it.
 
-import { html, useId } from '../../shared/ui.js';
+import { html, useId } from '../../index.js';
 
 // Returns what is wrong with a text, or ''. `kind` is 'object' or 'array'.
 export function jsonTrouble(text, kind) {

@@ -1,6 +1,6 @@
 // Settings that were saved under a name.
 
-import { html, useState } from '../../shared/ui.js';
+import { html, useState } from '../../index.js';
 import { stored } from '../../shared/stored.js';
 
 const presets = stored('presets', {});

@@ -1,6 +1,6 @@
 // Tells screen readers of an answer in whole sentences, where each token would be noise.
 
-import { signal } from '../../shared/ui.js';
+import { signal } from '../../index.js';
 
 // What the live region of the page says now.
 export const said = signal('');

@@ -1,6 +1,6 @@
 // The line under an answer: how fast it was, and where it came from.
 
-import { html } from '../../shared/ui.js';
+import { html } from '../../index.js';
 
 const seconds = (ms) => (ms < 9950 ? `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s` : `${Math.round(ms / 1000)} s`);
 const counted = (n) => n.toLocaleString('en');

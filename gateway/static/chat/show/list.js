@@ -1,7 +1,7 @@
 // The messages of the open branch. The last ones are shown at once, older ones in idle moments, so
 // that a long chat opens without a pause and is there as a whole for searching in the page.
 
-import { html, useEffect, useLayoutEffect, useRef, useState } from '../../shared/ui.js';
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../../index.js';
 import { open, path } from '../store/chats.js';
 import { runs } from '../run/run.js';
 import { Message } from './message.js';

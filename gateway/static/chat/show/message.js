@@ -1,6 +1,6 @@
 // One message: what was said, what can be done with it, and how it came about.
 
-import { Component, html, useState } from '../../shared/ui.js';
+import { Component, html, useState } from '../../index.js';
 import { Dialog } from '../../shared/dialog.js';
 import { IconButton } from '../../shared/icons.js';
 import { children, messages, path, removeBranch, showBranch } from '../store/chats.js';

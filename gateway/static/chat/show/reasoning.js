@@ -1,6 +1,6 @@
 // How a model reasoned before it answered: folded, with the time it took.
 
-import { html, useState } from '../../shared/ui.js';
+import { html, useState } from '../../index.js';
 import { Markdown } from './text.js';
 
 const taken = (ms) => (ms < 1000 ? 'less than a second' : `${Math.round(ms / 1000)} s`);

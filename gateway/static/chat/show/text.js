@@ -1,6 +1,6 @@
 // Texts as components.
 
-import { html, useLayoutEffect, useRef } from '../../shared/ui.js';
+import { html, useLayoutEffect, useRef } from '../../index.js';
 import { MarkdownView, PlainView } from './markdown.js';
 
 // A text in Markdown that may grow; `isWhole` when it does no more.

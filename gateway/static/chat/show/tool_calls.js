@@ -1,6 +1,6 @@
 // Calls of tools: name and arguments, and fields for the results if nothing answers them.
 
-import { html, useState } from '../../shared/ui.js';
+import { html, useState } from '../../index.js';
 import { sendResults } from '../run/run.js';
 import { Plain } from './text.js';
 

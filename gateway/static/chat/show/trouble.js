@@ -1,6 +1,6 @@
 // What one sees while an answer waits, and when there is none.
 
-import { html, useEffect, useState } from '../../shared/ui.js';
+import { html, useEffect, useState } from '../../index.js';
 import { isKeyDialogOpen } from '../../shared/key.js';
 import { goOn, retry } from '../run/run.js';
 import { inWords, secondsUntil } from '../run/trouble.js';

@@ -1,6 +1,6 @@
 // Asks for a new title, and before a chat is deleted.
 
-import { html, useState } from '../../shared/ui.js';
+import { html, useState } from '../../index.js';
 import { Dialog } from '../../shared/dialog.js';
 
 export function RenameDialog({ chat, onClose, onSave }) {

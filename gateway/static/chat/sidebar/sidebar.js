@@ -1,6 +1,6 @@
 // The conversations: find, open, rename, delete, export, import.
 
-import { html, useEffect, useRef, useState } from '../../shared/ui.js';
+import { html, useEffect, useRef, useState } from '../../index.js';
 import { IconButton, Icon } from '../../shared/icons.js';
 import { go, onPlainClick, pathOf } from '../../shared/route.js';
 import { amend, conversations, open, removeChat, search, storageTrouble } from '../store/chats.js';

@@ -1,6 +1,6 @@
 // The conversations, and the one that is open: signals that views read, and what changes them.
 
-import { batch, computed, signal } from '../../shared/ui.js';
+import { batch, computed, signal } from '../../index.js';
 import { fragment, go, view } from '../../shared/route.js';
 import * as database from './database.js';
 import { takeRescued } from './rescue.js';
