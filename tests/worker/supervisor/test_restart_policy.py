@@ -5,7 +5,13 @@ from hypothesis import strategies as st
 
 from protocol.errors import EXIT_CONFIG
 from worker.supervisor.children.exit_reasons import explain, last_words
-from worker.supervisor.children.restart_policy import History, Policy, judge
+from worker.supervisor.children.restart_policy import (
+    MAX_DELAY_S,
+    WINDOW_S,
+    History,
+    Policy,
+    judge,
+)
 
 POLICY = Policy()
 
@@ -81,12 +87,12 @@ def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float,
         now += gap_s + ready_s
         deaths.append(now)
         verdict = judge(history, now=now, ready_s=ready_s, exit_code=-11, policy=POLICY)
-        recent = [at for at in deaths if now - at < POLICY.window_s]
+        recent = [at for at in deaths if now - at < WINDOW_S]
         assert verdict.is_quarantine == (len(recent) >= POLICY.max_deaths)
         if verdict.is_quarantine:
             break
         assert verdict.delay_s is not None
-        assert POLICY.first_delay_s <= verdict.delay_s <= POLICY.max_delay_s
+        assert POLICY.first_delay_s <= verdict.delay_s <= MAX_DELAY_S
         history = verdict.history
         now += verdict.delay_s
 

@@ -7,21 +7,24 @@ from dataclasses import dataclass
 
 from protocol.errors import EXIT_CONFIG, EXIT_OK
 
+MAX_DELAY_S = 30.0
+"""Longest wait before a restart, in seconds; each death in a row doubles the wait."""
+_HEALTHY_AFTER_S = 60.0
+"""After being ready for this many seconds, a process restarts with `first_delay_s` again."""
+WINDOW_S = 300.0
+"""`max_deaths` within this many seconds lead to quarantine."""
+_MAX_QUARANTINE_S = 6 * 3600.0
+"""Longest quarantine, in seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Delays and limits of restarts, in seconds."""
+    """What differs between kinds of processes."""
 
     first_delay_s: float = 0.5
-    max_delay_s: float = 30.0
-    healthy_after_s: float = 60.0
-    """After being ready for this long, a process restarts with `first_delay_s`."""
     max_deaths: int = 5
-    window_s: float = 300.0
-    """`max_deaths` within this time lead to quarantine."""
     quarantine_s: float | None = 600.0
     """Duration of the first quarantine; each further one is twice as long. None: it is given up."""
-    max_quarantine_s: float = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,9 @@ def judge(
     history: History, *, now: float, ready_s: float, exit_code: int, policy: Policy
 ) -> Verdict:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
-    deaths = tuple(at for at in history.deaths if now - at < policy.window_s)
-    is_healthy = ready_s >= policy.healthy_after_s
-    n_quarantines = 0 if ready_s >= policy.window_s else history.n_quarantines
+    deaths = tuple(at for at in history.deaths if now - at < WINDOW_S)
+    is_healthy = ready_s >= _HEALTHY_AFTER_S
+    n_quarantines = 0 if ready_s >= WINDOW_S else history.n_quarantines
     if exit_code == EXIT_OK and ready_s:
         delay = policy.first_delay_s
         return Verdict(History(deaths, history.delay_s, n_quarantines), delay)
@@ -63,9 +66,9 @@ def judge(
     if len(deaths) >= policy.max_deaths:
         if policy.quarantine_s is None:
             return Verdict(History(deaths, history.delay_s, n_quarantines), None)
-        delay = min(policy.quarantine_s * 2**n_quarantines, policy.max_quarantine_s)
+        delay = min(policy.quarantine_s * 2**n_quarantines, _MAX_QUARANTINE_S)
         return Verdict(History((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
     delay = policy.first_delay_s
     if history.delay_s > 0 and not is_healthy:
-        delay = min(history.delay_s * 2, policy.max_delay_s)
+        delay = min(history.delay_s * 2, MAX_DELAY_S)
     return Verdict(History(deaths, delay, n_quarantines), delay)

@@ -49,16 +49,9 @@ class RolloutLimits:
 
     start_s: float = 600.0
     """Maximum time until a new worker is ready."""
-    answer_s: float = 60.0
-    """Maximum time for the answers to the golden prompts."""
-    settle_s: float = 60.0
-    """Maximum wait until the other workers of the model serve."""
     probation_s: float = 5.0
     """How long a new worker must serve clients before the next one is replaced."""
     golden: tuple[Golden, ...] = ()
-    n_tries: int = 3
-    """Comparisons before a difference of the answers counts. Under load, sums are rounded
-    differently, so that a greedy text may differ once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,13 @@ class ChangeStage(Enum):
 
 _AWAY = (ProcessState.ABSENT,)
 _FAILED = (ProcessState.DEAD, ProcessState.ABSENT, ProcessState.LEAVING)
+_ANSWER_S = 60.0
+"""Maximum time for the answers to the golden prompts, in seconds."""
+_SETTLE_S = 60.0
+"""Maximum wait until the other workers of the model serve, in seconds."""
+_N_TRIES = 3
+"""Comparisons before a difference of the answers counts. Under load, sums are rounded differently,
+so that a greedy text may differ once."""
 
 
 class Rollout:
@@ -149,7 +156,7 @@ class Rollout:
         if self._state is RolloutState.GOING_BACK:
             return list(self._undo_change(change, view, now))
         if self._stage is None:
-            return self._enter(ChangeStage.SETTLE, now + self._limits.settle_s)
+            return self._enter(ChangeStage.SETTLE, now + _SETTLE_S)
         handlers = {
             ChangeStage.SETTLE: self._settle,
             ChangeStage.ASK_OLD: self._await_old_answers,
@@ -184,7 +191,7 @@ class Rollout:
     def _ask(self, stage: ChangeStage, name: str, now: float) -> list[Step]:
         self._n_questions += 1
         question = Question(name, self._n_questions)
-        return self._enter(stage, now + self._limits.answer_s, question)
+        return self._enter(stage, now + _ANSWER_S, question)
 
     def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
         answers = view.answers(self._n_questions)
@@ -242,7 +249,7 @@ class Rollout:
             return self._admit(change, now)
         self._tries += 1
         is_old_there = change.old and view.state(change.old) is ProcessState.READY
-        if self._references and is_old_there and self._tries < self._limits.n_tries:
+        if self._references and is_old_there and self._tries < _N_TRIES:
             return self._ask(ChangeStage.ASK_OLD, change.old, now)
         self._go_back(f"{change.new} gives another answer to a golden prompt: {wrong}")
         return []
