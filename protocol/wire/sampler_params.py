@@ -43,74 +43,61 @@ class SamplerParams:
         "Seed of the random choice; -1: a random one.",
         read=read_seed,
         shape=SEED,
-        stage="sampler",
     )
     temperature: float = param(
         0.8,
         "Randomness of the choice: 0 always takes the likeliest token; below 0 as well, and "
         "reports plain probabilities.",
         "temp",
-        stage="sampler",
         **_REAL,
     )
     dynatemp_range: float = param(
         0.0,
         "Dynamic temperature: it moves by up to this much with the entropy; 0: off.",
-        stage="sampler",
         **_REAL,
     )
-    dynatemp_exponent: float = param(
-        1.0, "Dynamic temperature: exponent of the entropy.", stage="sampler", **_REAL
-    )
+    dynatemp_exponent: float = param(1.0, "Dynamic temperature: exponent of the entropy.", **_REAL)
     top_k: int = param(
         40,
         "Choose among the k likeliest tokens; 0 or below: off.",
         low=0,
         high=INT32_MAX,
         clamps=Clamp.BOTH,
-        stage="sampler",
     )
     top_p: float = param(
         0.95,
         "Choose among the likeliest tokens whose probabilities add up to this; 1: off.",
-        stage="sampler",
         **_SHARE,
     )
     min_p: float = param(
         0.05,
         "Drop tokens that are less likely than this share of the likeliest; 0: off.",
-        stage="sampler",
         **_SHARE,
     )
     top_n_sigma: float = param(
         -1.0,
         "Drop tokens whose logit is more than n standard deviations below the best; below 0: off.",
-        stage="sampler",
         **_REAL,
     )
     xtc_probability: float = param(
         0.0,
         "XTC: probability that the likeliest tokens are dropped; 0: off.",
-        stage="sampler",
         **_SHARE,
     )
     xtc_threshold: float = param(
         0.1,
         "XTC: only tokens at least this likely may be dropped; above 0.5: off.",
-        stage="sampler",
         **_SHARE,
     )
     typical_p: float = param(
         1.0,
         "Locally typical sampling: probability mass that is kept; 1: off.",
         "typ_p",
-        stage="sampler",
         **_REAL,
     )
     tfs_z: float = param(
         1.0,
         "Tail-free sampling: mass of the second derivative that is kept; 1: off.",
-        stage="sampler",
         **_SHARE,
     )
     repeat_last_n: int = param(
@@ -119,41 +106,35 @@ class SamplerParams:
         low=-1,
         high="n_ctx",
         clamps=Clamp.HIGH,
-        stage="sampler",
     )
     repeat_penalty: float = param(
         1.0,
         "Divide the logit of a token that has occurred by this; 1: off.",
         low=1e-6,
         high=1e6,
-        stage="sampler",
     )
     presence_penalty: float = param(
         0.0,
         "Subtract this from the logit of a token that has occurred; 0: off.",
-        stage="sampler",
         **_PENALTY,
     )
     frequency_penalty: float = param(
         0.0,
         "Subtract this from the logit of a token for each time it has occurred; 0: off.",
-        stage="sampler",
         **_PENALTY,
     )
     penalize_nl: bool | None = param(
-        None, "Apply the penalties to newlines; unset: as llama.cpp does today.", stage="sampler"
+        None, "Apply the penalties to newlines; unset: as llama.cpp does today."
     )
     penalty_prompt: str | tuple[int, ...] | None = param(
         None,
         "Text or tokens that the penalties see instead of the prompt; unset: the prompt.",
         read=read_penalty_prompt,
         shape=PENALTY_PROMPT,
-        stage="sampler",
     )
     dry_multiplier: float = param(
         0.0,
         "DRY: strength of the penalty on repeated sequences; 0 or below: off.",
-        stage="sampler",
         **_REAL,
     )
     dry_base: float = param(
@@ -163,14 +144,12 @@ class SamplerParams:
         high=FLOAT32_MAX,
         clamps=Clamp.BOTH,
         low_is_default=True,
-        stage="sampler",
     )
     dry_allowed_length: int = param(
         2,
         "DRY: repeated sequences up to this many tokens are not penalised.",
         low=0,
         high=INT32_MAX,
-        stage="sampler",
     )
     dry_penalty_last_n: int = param(
         64,
@@ -178,7 +157,6 @@ class SamplerParams:
         low=-1,
         high="n_ctx",
         clamps=Clamp.HIGH,
-        stage="sampler",
     )
     dry_sequence_breakers: tuple[str, ...] = param(
         ("\n", ":", '"', "*"),
@@ -186,7 +164,6 @@ class SamplerParams:
         " and `none` for none.",
         read=read_breakers,
         shape=BREAKERS,
-        stage="sampler",
     )
     mirostat: int = param(
         0,
@@ -194,33 +171,27 @@ class SamplerParams:
         low=0,
         high=2,
         clamps=Clamp.BOTH,
-        stage="sampler",
     )
-    mirostat_tau: float = param(
-        5.0, "Mirostat: target surprise, in bits per token.", stage="sampler", **_REAL
-    )
-    mirostat_eta: float = param(0.1, "Mirostat: learning rate.", stage="sampler", **_REAL)
+    mirostat_tau: float = param(5.0, "Mirostat: target surprise, in bits per token.", **_REAL)
+    mirostat_eta: float = param(0.1, "Mirostat: learning rate.", **_REAL)
     adaptive_target: float = param(
         -1.0,
         "Adaptive-p: probability that chosen tokens should have on average; below 0: off.",
         low=-FLOAT32_MAX,
         high=1,
         clamps=Clamp.BOTH,
-        stage="sampler",
     )
     adaptive_decay: float = param(
         0.9,
         "Adaptive-p: weight of earlier tokens in that average.",
         low=0,
         high=0.99,
-        stage="sampler",
     )
     min_keep: int = param(
         0,
         "Fewest tokens that a sampler which drops tokens must keep.",
         low=0,
         high=INT32_MAX,
-        stage="sampler",
     )
     samplers: tuple[str, ...] = param(
         DEFAULT_SAMPLERS,
@@ -228,7 +199,6 @@ class SamplerParams:
         read=read_samplers,
         take=take_samplers,
         shape=SAMPLERS,
-        stage="sampler",
     )
     logit_bias: tuple[tuple[int | str, float], ...] = param(
         (),
@@ -237,15 +207,11 @@ class SamplerParams:
         read=read_logit_bias,
         take=take_logit_bias,
         shape=BIASES,
-        stage="sampler",
     )
-    ignore_eos: bool = param(
-        False, "Never choose a token that ends the generation.", stage="sampler"
-    )
+    ignore_eos: bool = param(False, "Never choose a token that ends the generation.")
     grammar: str = param(
         "",
         "GBNF grammar that the text must match; empty: none.",
         read=read_grammar,
         shape=GRAMMAR,
-        stage="sampler",
     )

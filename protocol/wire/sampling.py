@@ -2,7 +2,7 @@
 
 Validation, aliases, wire, `/props`, `docs/using/sampling.md` and the `[worker.sampling]` table of a
 configuration are all read from this table. Defaults are llama-server's of today; where those of
-2023 and 2024 were different, the reason stands beside the field. `stage` says who consumes a field.
+2023 and 2024 were different, the reason stands beside the field.
 """
 
 from dataclasses import dataclass
@@ -38,19 +38,16 @@ class SamplingParams(SamplerParams):
         "thinking_budget_tokens",
         low=-1,
         high=INT32_MAX,
-        stage="engine",
     )
     reasoning_budget_message: str = param(
         "",
         "Text written before the reasoning is ended because of its budget.",
         max_chars=_MARK_CHARS,
-        stage="engine",
     )
     reasoning_budget_start_tag: str = param(
         "",
         "Text that starts the reasoning, for plain prompts; chats take it from the template.",
         max_chars=_MARK_CHARS,
-        stage="engine",
     )
     reasoning_budget_end_tags: tuple[str, ...] = param(
         (),
@@ -59,18 +56,15 @@ class SamplingParams(SamplerParams):
         "reasoning_budget_end_tag",
         read=read_stop,
         shape=TAGS,
-        stage="engine",
     )
     reasoning_control: bool = param(
         False,
         "Let POST /v1/chat/completions/control end the reasoning of this answer.",
-        stage="engine",
     )
     generation_prompt: str = param(
         "",
         "End of the prompt that is part of the answer already; chats take it from the template.",
         max_chars=_MARK_CHARS,
-        stage="engine",
     )
     n_probs: int = param(
         0,
@@ -79,22 +73,19 @@ class SamplingParams(SamplerParams):
         low=0,
         high=MAX_PROBS,
         clamps=Clamp.BOTH,
-        stage="engine",
     )
     post_sampling_probs: bool = param(
-        False, "Report probabilities after the samplers instead of before.", stage="engine"
+        False, "Report probabilities after the samplers instead of before."
     )
     backend_sampling: bool = param(
         False,
         "Choose tokens on the device of the model where that gives the same text.",
-        stage="sampler",
     )
     stop: tuple[str, ...] = param(
         (),
         "Texts that end the generation; as an option, one each time.",
         read=read_stop,
         shape=STOPS,
-        stage="engine",
     )
     n_predict: int = param(
         -1,
@@ -103,45 +94,37 @@ class SamplingParams(SamplerParams):
         "max_tokens",
         low=-1,
         high=INT32_MAX,
-        stage="engine",
     )
     t_max_predict_ms: int = param(
         -1,
         "Milliseconds after which the generation ends at the next newline; -1: no limit.",
         low=-1,
         high=2**63 - 1,
-        stage="engine",
     )
     n_indent: int = param(
         0,
         "End the generation at a line that is indented by fewer spaces; 0: off.",
         low=0,
         high=INT32_MAX,
-        stage="engine",
     )
     n_keep: int = param(
         0,
         "Prompt tokens that a context shift keeps; -1: all.",
         low=-1,
         high=INT32_MAX,
-        stage="engine",
     )
     n_discard: int = param(
         0,
         "Tokens that a context shift drops; 0: half of those that it may drop.",
         low=0,
         high=INT32_MAX,
-        stage="engine",
     )
-    cache_prompt: bool = param(
-        True, "Reuse cached tokens that this prompt begins with.", stage="engine"
-    )
+    cache_prompt: bool = param(True, "Reuse cached tokens that this prompt begins with.")
     lora: tuple[tuple[int, float], ...] | None = param(
         None,
         "LoRA adapters and their scales for this request; unset: the model's setting.",
         read=read_lora,
         shape=ADAPTERS,
-        stage="engine",
     )
     speculative_types: tuple[str, ...] = param(
         (),
@@ -150,7 +133,6 @@ class SamplingParams(SamplerParams):
         "speculative.types",
         read=read_speculative_types,
         shape=SPECULATIVE_TYPE_LIST,
-        stage="engine",
     )
     speculative_n_max: int | None = param(
         None,
@@ -158,7 +140,6 @@ class SamplingParams(SamplerParams):
         "speculative.n_max",
         low=0,
         high=INT32_MAX,
-        stage="engine",
     )
     speculative_n_min: int | None = param(
         None,
@@ -166,7 +147,6 @@ class SamplingParams(SamplerParams):
         "speculative.n_min",
         low=0,
         high=INT32_MAX,
-        stage="engine",
     )
     speculative_p_min: float | None = param(
         None,
@@ -174,24 +154,19 @@ class SamplingParams(SamplerParams):
         "speculative.p_min",
         low=0,
         high=1,
-        stage="engine",
     )
-    id_slot: int = param(
-        -1, "Slot to run in; -1: any.", "slot_id", low=-1, high=INT32_MAX, stage="gateway"
-    )
+    id_slot: int = param(-1, "Slot to run in; -1: any.", "slot_id", low=-1, high=INT32_MAX)
     chat_format: str = param(
         "Content-only",
         "Name of the parser of the answer, shown in `generation_settings`; a request cannot "
         "choose it.",
         read=read_chat_format,
         shape=TextShape(max_length=64),
-        stage="gateway",
     )
     reasoning_format: str = param(
         "none",
         "Where the reasoning of a chat goes; unset: the server's setting.",
         choices=("none", "auto", "deepseek", "deepseek-legacy"),
-        stage="gateway",
     )
     n: int = param(
         1,
@@ -199,16 +174,14 @@ class SamplingParams(SamplerParams):
         "n_cmpl",
         low=1,
         high=128,
-        stage="gateway",
     )
-    stream: bool = param(False, "Send each token as an event when it is there.", stage="gateway")
-    timings_per_token: bool = param(False, "Add timings to every event.", stage="engine")
-    return_tokens: bool = param(False, "Add the token ids to the answer.", stage="gateway")
-    return_progress: bool = param(False, "Send events while the prompt is read.", stage="engine")
+    stream: bool = param(False, "Send each token as an event when it is there.")
+    timings_per_token: bool = param(False, "Add timings to every event.")
+    return_tokens: bool = param(False, "Add the token ids to the answer.")
+    return_progress: bool = param(False, "Send events while the prompt is read.")
     response_fields: tuple[str, ...] = param(
         (),
         "Fields of the answer to return; a/b is field b of object a. Empty: all.",
         max_items=256,
         max_chars=256,
-        stage="gateway",
     )

@@ -51,8 +51,6 @@ class Spec:
     max_items: Bound | None = None
     shape: FieldShape | None = None
     """The bounds of a structured value; others follow from the type."""
-    stage: str = ""
-    """Who consumes the field: `sampler`, `engine`, `link` or `gateway`."""
     choices: tuple[str, ...] = ()
 
 

@@ -18,10 +18,9 @@ from protocol.wire.values import DEFAULT_SAMPLERS, SAMPLER_NAMES, take_logit_bia
 ROWS = describe(SamplingParams)
 
 
-def test_every_field_says_what_it_is_and_who_consumes_it() -> None:
+def test_every_field_says_what_it_is() -> None:
     for row in ROWS:
         assert row.spec.doc.endswith((".", ";")), row.name
-        assert row.spec.stage in ("sampler", "engine", "link", "gateway"), row.name
 
 
 def test_no_name_is_used_twice() -> None:
