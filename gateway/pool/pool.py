@@ -124,7 +124,6 @@ class Pool:
         task: m.TaskMessage,
         *,
         model: str,
-        tenant: str = "",
         origin: Origin | None = None,
         is_whole: bool = False,
     ) -> TaskStream:
@@ -133,7 +132,7 @@ class Pool:
         With `is_whole` the client sees nothing of the answer before all of it is there. The request
         of `origin` pays for it; without one it is the gateway's own.
         """
-        origin = origin or Origin(tenant=tenant)
+        origin = origin or Origin()
         spec = self._spec(task, model, origin, is_whole=is_whole)
         if isinstance(task, m.Generate):
             task = dataclasses.replace(task, chain=spec.prefix.chain)
