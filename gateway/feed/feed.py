@@ -60,7 +60,7 @@ class PoolFeed:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Count as a reader, for whom the state is renewed; raises `TaskError` beyond the limit."""
+        """Count a reader, for whom the state is renewed; raises `TaskError` beyond the limit."""
         if self._n_readers >= MAX_READERS:
             message = f"{MAX_READERS} clients read this stream already: try again later"
             raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 10})

@@ -95,7 +95,7 @@ class Sources:
         seconds: Sequence[Mapping[int, OwnSecond]],
         silent: Sequence[str],
     ) -> State:
-        """Return the state of the whole pool, with what other gateways have told."""
+        """Return the state of the whole pool, with the reports of other gateways."""
         activity = self.pool.activity()
         parts = [self._part(activity), *others]
         views, stats = self.pool.workers(), self.metrics.stats

@@ -56,9 +56,9 @@ _MAX_RETRY_AFTER_S = 120
 """Seconds; OpenAI's clients do not retry if the server asks for more."""
 
 _MAX_CHARS = 2000
-"""Characters of a message; what a client sent may be quoted in it, and that may be megabytes."""
+"""Maximum characters of a message; it may quote what a client sent, which may be megabytes."""
 _END_CHARS = 300
-"""Of these the last: what is wrong often stands behind the quotation."""
+"""How many of these come from the end, where the reason often follows the quotation."""
 
 _DETAILS = ("n_prompt_tokens", "n_ctx")
 """Numbers that the body of `CONTEXT_EXCEEDED` has, as in llama-server."""

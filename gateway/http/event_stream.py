@@ -193,7 +193,7 @@ class ChoiceWriter:
                     return
 
     async def _tell(self) -> None:
-        """Name the worker, if the client was told of another one or of none."""
+        """Send the worker's name, unless the client has it already."""
         if self._notice is not None and (comment := self._notice.comment()):
             await self._events.write(comment)
 

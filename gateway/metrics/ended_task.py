@@ -23,7 +23,7 @@ class EndedTask:
     queue_s: float = 0.0
     """Time in the gateway's queue, before each worker that it had."""
     was_refused: bool = False
-    """Whether it was turned away after it had waited, and no worker ever had it."""
+    """Whether it was refused after a wait, before any worker had it."""
     n_prompt: int = 0
     n_cached: int = 0
     n_predicted: int = 0

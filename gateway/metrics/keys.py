@@ -71,7 +71,7 @@ class KeyCounts:
             self.rows[OTHER, what] += self.rows.pop((old, what), 0)
         del self._shown[old]
         self._shown[new] = self._hidden.pop(new)
-        # All begin anew, so that who was busy a month ago does not keep the row for ever.
+        # Counts restart for all, so that a tenant that was busy a month ago loses its row.
         self._shown = dict.fromkeys(self._shown, 0.0) | {new: self._shown[new]}
         self._hidden.clear()
 

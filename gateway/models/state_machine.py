@@ -280,7 +280,7 @@ class ModelStates:
         return self._refuse_all(model.name, gone)
 
     def _forget_workers(self, model: ManagedModel) -> None:
-        """Forget a model's workers: a new connection reports them anew."""
+        """Forget a model's workers: a new connection reports them again."""
         model.workers.clear()
         model.is_stopping = model.is_kept = model.owes_idle = False
         if model.is_running:

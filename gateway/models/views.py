@@ -15,7 +15,7 @@ Event = Mapping[str, Any]
 def listed(
     model: ManagedModel, shown: Mapping[str, Any], created: int, *, sleeps: bool
 ) -> dict[str, Any]:
-    """Return a model of GET /models; `shown` is what is listed of it because it is loaded."""
+    """Return a model of GET /models; `shown` are the fields that only a loaded model has."""
     info = model.info
     entry = {
         "id": info.name,

@@ -345,7 +345,7 @@ class Pool:
                 self._transport.post(one.key, m.Drain())
 
     def forget_worker(self, name: str) -> None:
-        """Free the slot ids of a worker that will not come back; one that is there keeps them."""
+        """Free the slot ids of a worker that will not come back, unless it is connected."""
         if self._dispatcher.connected.forget(name):
             self._metrics.forget_worker(name)
 

@@ -180,7 +180,7 @@ class TaskStream:
         self._wake()
 
     def restart(self) -> None:
-        """Drop what an earlier attempt has brought: no client has seen it, and it begins anew."""
+        """Drop the messages of an earlier attempt, unseen by any client: the answer restarts."""
         self.answer = self.task.answer
         self._deltas.clear()
         self._mail.clear()

@@ -158,15 +158,15 @@ class Task:
         """When it was cancelled at its worker; 0 unless it was."""
         self.attempt = 0
         self.worker_name = ""
-        """Of the worker that has it, or had it last."""
+        """Name of the worker that has it, or had it last."""
         self.answer = Answer()
         """What has come of its answer; written by its stream."""
         self.is_shown = False
-        """Whether the client may have seen a part of the answer: then it cannot begin anew."""
+        """Whether the client may have seen a part of the answer: then it cannot be restarted."""
         self.n_faults = 0
         """Failures of workers since its answer last grew."""
         self.tried: set[str] = set()
-        """Keys of the workers that failed it or were to lose it, and live on; others come first."""
+        """Keys of living workers that failed it or had to give it up; others are preferred."""
         self.suspect: Suspect | None = None
         """The suspicion that its request kills workers; None when there is none."""
         self.n_proven = 0

@@ -191,7 +191,7 @@ class TaskTransport:
         self.tell_demand(action.worker)
 
     def tell_demand(self, key: str) -> None:
-        """Tell a shared worker what waits for it, in the frame that goes there anyway."""
+        """Add to the next frame for a shared worker how many tasks wait for it."""
         worker = self._dispatcher.workers.get(key)
         if worker is not None and worker.is_shared:
             demand = self._dispatcher.demand.of(worker, self._now())

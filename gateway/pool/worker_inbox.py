@@ -65,7 +65,7 @@ class WorkerInbox:
         self._settings = settings
         self._metrics = metrics
         self.events = PoolEvents()
-        """What has happened to the workers, for whoever looks."""
+        """Events of workers, for the page `/pool`."""
 
     def __repr__(self) -> str:
         return f"<WorkerInbox {self._dispatcher!r}>"
@@ -353,7 +353,7 @@ class WorkerInbox:
 
 
 def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
-    """Return a heartbeat with counters that can be: its own, or those of the one before."""
+    """Return a heartbeat with plausible counters: its own, or those of the last heartbeat."""
     if not (what := implausible_stats(beat.stats)):
         return beat
     if not peer.is_miscounting:

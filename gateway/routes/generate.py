@@ -228,7 +228,7 @@ async def collect(stream: TaskStream, held: HeldAnswer) -> TaskOutcome:
                 tokens += message.tokens
                 probs += message.probs
                 prompt = prompt or message.prompt
-            case Started():  # perhaps anew: another worker begins again
+            case Started():  # also when another worker restarts the answer
                 texts, reasoning, calls, tokens, probs = [], [], [], [], []
                 n_reasoning, prompt = 0, ()
             case Done():

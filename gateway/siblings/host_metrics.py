@@ -91,7 +91,7 @@ async def _written(metrics: Metrics, view: PoolView) -> bytes:
 
 
 def _collect(folder: Path, own: str, answers: Mapping[str, Answer | None]) -> list[Answer]:
-    """Return the counters of all others; of one that does not answer, those in its file."""
+    """Return the counters of all other gateways, from its file where a gateway is silent."""
     others = [answer or _read(folder, name) for name, answer in answers.items()]
     return [*others, _fold(folder, {own, *answers})]
 

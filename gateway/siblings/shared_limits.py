@@ -48,7 +48,7 @@ class SharedLimits:
         self._used_today = used_today
         self._askers: dict[str, _PendingUsage] = {}
         self._has_started = False
-        """Whether this gateway has the usage so far; one that starts beside it does not yet."""
+        """Whether this gateway has read the usage so far; a gateway that starts has not."""
         self._clock: asyncio.Task[None] | None = None
         siblings.respond(_QUESTION, self._answer)
         pool.allowances.on_spent = self._spent

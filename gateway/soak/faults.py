@@ -15,7 +15,7 @@ from gateway.soak.network_faults import down_for_a_moment, down_for_long, one_re
 from gateway.soak.scene import Scene
 
 _SEEN_WITHIN_S = 1.0
-"""Longest time until a gateway knows of a killed worker; usually it takes milliseconds."""
+"""Longest time until a gateway notices a killed worker, in seconds; usually milliseconds."""
 _STOPPED_S = 1.0
 
 

@@ -105,7 +105,7 @@ class SoakLoad:
             self.outcomes.append(outcome)
             self._changed.set()
             if outcome.ending is not Ending.ANSWERED:
-                await asyncio.sleep(_RETRY_AFTER_S)  # a pool that refuses is not to be hammered
+                await asyncio.sleep(_RETRY_AFTER_S)  # do not retry at once in a pool that refuses
 
     async def _ask_until_answered(self, client: Client, request: SoakRequest) -> RequestOutcome:
         for _ in range(self.n_retries):

@@ -46,7 +46,7 @@ class SoakRequest:
 
     @property
     def name(self) -> str:
-        """Return what names it among the requests of one seed."""
+        """Return its name, which no other request of the same seed has."""
         return f"{self.kind}-{self.number}"
 
     @property

@@ -55,7 +55,7 @@ class UsageLog:
             self._unsynced_since = time.monotonic()
 
     def sync(self, *, now: bool = False) -> None:
-        """Bring what was written to the disk, if it is time for that."""
+        """Flush to the disk, if the interval is over."""
         since = self._unsynced_since
         if since is None or self._fsync_s < 0:
             return

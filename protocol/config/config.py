@@ -62,7 +62,7 @@ class LogConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
-    """What the gateway listens to, whom it lets in, and how much it takes."""
+    """Addresses of the gateway, its keys, and its limits."""
 
     host: str = param(
         "127.0.0.1",

@@ -103,7 +103,7 @@ class Notifier:
         self.send(WATCHDOG=1)
 
     def reloading(self) -> None:
-        """Report that the configuration is being read anew; `ready` follows in any case."""
+        """Report that the configuration is being read again; `ready` follows in any case."""
         self.send(RELOADING=1, MONOTONIC_USEC=time.monotonic_ns() // 1000)
 
     def stopping(self) -> None:

@@ -268,7 +268,7 @@ def pack(seq: int, items: Sequence[FrameItem], *, limit: int = MAX_FRAME_BYTES) 
             data = encode(seq, items)
         except EncodeError:
             data = b""
-        # A large message that is alone has its frame already: writing it anew takes 100 ms.
+        # A large message that is alone has its frame already: writing it again takes 100 ms.
         if data and len(data) <= (limit if len(items) == 1 else min(FRAME_BYTES, limit)):
             return Packed([data])
     writer = _FrameWriter(seq, limit)

@@ -114,7 +114,7 @@ class SpecialTokens(NamedTuple):
     eos: int = -1
     sep: int = -1
     adds_eos: bool = False
-    """The model wants EOS after each text."""
+    """Whether EOS must follow each text."""
     adds_sep: bool = False
     fim_pre: int = -1
     fim_suf: int = -1

@@ -34,11 +34,11 @@ class ResponseBuffer:
         self.probs += probs
 
     def is_due(self, now_s: float) -> bool:
-        """Return whether the tokens shall be sent now."""
+        """Return whether the tokens should be sent now."""
         return now_s - self.since_s >= LONGEST_S or len(self.tokens) >= MOST
 
     def take(self, n_predicted: int, state: tuple[float, ...] = ()) -> Delta | None:
-        """Return all of it as one delta and begin anew; None if there is nothing."""
+        """Return the buffered tokens as one delta and empty the buffer; None if it is empty."""
         if not self.tokens and not any(self.texts):
             return None
         delta = Delta(

@@ -145,7 +145,7 @@ def props(
 
 
 def _caps(template: str) -> dict[str, bool]:
-    """Return what a client can use. Tools always: templates without them get them in their text."""
+    """Return the template's capabilities; tools are always one, as a system text if need be."""
     return {
         "supports_object_arguments": False,
         "supports_parallel_tool_calls": True,

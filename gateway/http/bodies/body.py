@@ -139,7 +139,7 @@ def _compression(scope: Scope) -> str:
 
 
 def is_far_too_large(scope: Scope, limits: BodyLimits) -> bool:
-    """Return whether a body says that it is so large that it is not even read to its end."""
+    """Return whether a body declares a size beyond which it is not even read to its end."""
     declared = next(
         (
             int(value[:18])
@@ -165,7 +165,7 @@ async def skip(receive: Receive, limits: BodyLimits) -> None:
 
 
 def _append(chunks: list[bytes | bytearray], piece: bytes) -> None:
-    """Add a piece; those of some bytes are joined, for each would take fifty more."""
+    """Add a piece; small pieces are joined, because each object takes fifty bytes more."""
     if len(piece) >= _PIECE:
         chunks.append(piece)
         return

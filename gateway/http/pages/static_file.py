@@ -41,7 +41,7 @@ class StaticFile:
     async def response(
         self, request: Request, headers: Mapping[str, str], caching: str
     ) -> Response:
-        """Answer a GET: the file, compressed if the client takes that, or 304 if it has it."""
+        """Answer a GET with the file, compressed if the client accepts it, or with 304."""
         is_packed = accepts_gzip(request.headers.get("accept-encoding", ""))
         tag = f'"{self.etag}{"-gz" if is_packed else ""}"'
         shared = {"ETag": tag, "Cache-Control": caching, "Vary": "Accept-Encoding", **headers}

@@ -43,7 +43,7 @@ class Protocols(ProtocolWrapper):
         return f"<Protocols {type(self.protocol).__name__}>"
 
     async def handle(self, event: Event) -> None:
-        """Handle what came; HTTP/2 takes over where the client begins with it or asks for it."""
+        """Handle data; switch to HTTP/2 if the client begins with it or asks for an upgrade."""
         try:
             await self.protocol.handle(event)
         except H2ProtocolAssumedError as error:

@@ -58,7 +58,7 @@ class Http2(H2Protocol):
     async def _send_data(self, stream_id: int) -> None:
         before = len(self.stream_buffers[stream_id].buffer)
         if before and self._is_without_room(stream_id):
-            # Hypercorn would wake whoever waits for the buffer, though nothing was sent.
+            # Hypercorn would wake the tasks that wait for the buffer, though nothing was sent.
             self.priority.block(stream_id)
             return
         await super()._send_data(stream_id)
@@ -117,7 +117,7 @@ class Http2(H2Protocol):
         if (buffer := self.stream_buffers.get(stream_id)) is not None:
             await buffer.close()
             self.priority.unblock(stream_id)
-            await self.has_data.set()  # whoever sends removes it
+            await self.has_data.set()  # the sending task clears it
         await self._flush()
 
 

@@ -1,15 +1,15 @@
-"""What has left the pool: how long it is remembered, and how many of them. Pure.
+"""Workers and models that have left the pool, for a limited time and up to a limited number. Pure.
 
-A worker that comes back finds its slot ids and what was measured of it. One that was started under
-a new name, as in a fleet that grows and shrinks, never does; and a worker whose host was taken over
-may come under a new name each time.
+A worker that comes back keeps its slot ids and its measured speed. The limits are for workers that
+never come back: a fleet that grows and shrinks starts workers under new names, and so can a host
+that was taken over.
 """
 
 from collections import OrderedDict
 
 
 class Departed:
-    """Names of workers or models that are gone, the one that left first first."""
+    """Names of workers or models that are gone, ordered by when they left."""
 
     def __init__(self, most: int, kept_s: float) -> None:
         self._most = most

@@ -106,7 +106,7 @@ class SlotMap:
 
 
 class _ModelSlots:
-    """The slots of one model: ranges of ids that grow, one for each worker."""
+    """The slots of one model: a range of ids for each worker, in rising order."""
 
     def __init__(self) -> None:
         self.n = 0

@@ -70,7 +70,7 @@ class Worker:
         self.n_leases = 0
         """Credits taken."""
         self.n_slotless = 0
-        """Tasks that need no slot; without those that the gateway sends to this very worker."""
+        """Tasks that need no slot, except those of the gateway's own that name this worker."""
         self.last_used = 0
         """Number of the pool's latest assignment to it."""
         self.granted = 0
@@ -85,8 +85,8 @@ class Worker:
         """The latest demand that was sent to it."""
 
     changes: "dict[Worker, None]"
-    """Where it notes itself when something about it changes: its place among the others is to be
-    found anew (`LoadOrder`)."""
+    """The set to which it adds itself when one of its fields changes, so that `LoadOrder` ranks it
+    again."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if getattr(self, name, _UNSET) != value:
@@ -94,7 +94,7 @@ class Worker:
             self.changes[self] = None
 
     def leave(self) -> None:
-        """Note nothing any more where others would look at it: it is not connected."""
+        """Stop noting changes: it is not connected any more."""
         object.__setattr__(self, "changes", {})
 
     def __repr__(self) -> str:
@@ -143,7 +143,7 @@ class Worker:
 
     @property
     def n_credits(self) -> int:
-        """Tasks that this gateway may have there at once: all that fit, if it is alone."""
+        """Tasks that this gateway may have there at once; without other gateways, all that fit."""
         n_all = self.n_slots + self.n_prefetch
         return min(n_all, n_all + self.granted - self.returned)
 

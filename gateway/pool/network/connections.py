@@ -37,7 +37,7 @@ _LATE_S = 1.0
 _UNASKED_BYTES = 8 * 1024 * 1024
 """Largest frame of a worker without a task here: its card, its settings, its cached blocks."""
 _RESET = codec.encode(-1, [Ping()])
-"""A frame out of sequence, upon which a living worker connects anew."""
+"""A frame out of sequence: a living worker reconnects when it gets one."""
 
 
 class WorkerConnections:
@@ -252,7 +252,7 @@ class WorkerConnections:
             self._reach(old, [Ping()])
             return
         if old is not None and old.number != hello.connection:
-            # A second way to this process: the worker sees whom it has reached, and gives it up.
+            # A second connection to this process: the worker recognizes the gateway and closes it.
             self._socket.send(identity, codec.encode(0, [self._welcome()]))
             return
         if old is not None:
@@ -300,7 +300,7 @@ class WorkerConnections:
                 self._on_frame(waiting.identity, frame)
 
     def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
-        """Give up a connection whose worker may be alive; tell it, so that it connects anew."""
+        """Give up a connection whose worker may be alive; tell it, so that it reconnects."""
         self._lose(peer, reason, died=died)
         self._socket.send(peer.identity, _RESET)
 
@@ -336,7 +336,7 @@ class WorkerConnections:
 
 
 def _who(identity: bytes, key: str) -> str:
-    """Return whom to block for a frame: its key, or without one the name that it gives itself."""
+    """Return what to block for a bad frame: the worker's key, or its own name without a key."""
     return key or identity.decode(errors="replace").partition(":")[0]
 
 

@@ -12,11 +12,11 @@ F = TypeVar("F")
 """What the owner calls a frame; it is kept, not looked into."""
 
 _MAX_WAITING = 64
-"""Connections that wait, of all names; the one that has waited longest gives up its place."""
+"""Waiting connections of all names; beyond it, the longest waiting one is refused."""
 _MAX_FRAMES = 1024
 """Frames kept of a waiting worker, which loads its model meanwhile."""
 _MAX_BYTES = 16 * 1024 * 1024
-"""Their size; the next one is dropped, and the worker connects anew."""
+"""Their size; the next one is dropped, and the worker reconnects."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class NameQueue(Generic[F]):
         return bool(self._waiting)
 
     def wait(self, identity: bytes, name: str, hello: F, now: float) -> WaitingConnection[F] | None:
-        """Let a newcomer wait; return one that has to give up its place for it."""
+        """Let a connection wait; return the connection that must be refused for it, if any."""
         self._waiting[identity] = WaitingConnection(identity, name, now, [hello])
         if len(self._waiting) <= _MAX_WAITING:
             return None

@@ -37,7 +37,7 @@ class ModelWorkers:
         self._by_slotless = OrderedKeys()
         self._sizes: dict[str, tuple[int, int, int]] = {}
         self.n_slots = self.n_free = self.n_lent = 0
-        """Slots of all of them, those that are free, and those that other gateways use."""
+        """Number of all slots, of free slots, and of slots that other gateways use."""
 
     def put(self, worker: Worker, bit: int, load: tuple[bool, float]) -> None:
         """Give a worker its place; `load` is whether it reads prompts, and its cost."""

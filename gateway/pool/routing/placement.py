@@ -89,7 +89,7 @@ class TaskPlacement:
         return self._held_back[tenant]
 
     def find(self, task: Task, now: float) -> RouteChoice | None:
-        """Find the worker that a task should go to now; None if it must wait for one."""
+        """Choose the worker for a task; None if the task must wait."""
         spec = task.spec
         barred = self._quarantine.barred(task, now) if task.is_on_trial else set()
         if barred is None:

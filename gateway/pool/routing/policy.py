@@ -185,7 +185,7 @@ class RoutingPolicy:
         return RouteChoice(*choice, found)
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
-        """Return a few of those that hold most of a prompt, of equal ones those with less load."""
+        """Return a few workers that hold most of a prompt; of equal ones, those with less load."""
         keys: list[str] = []
         for _, mask in holders.levels:
             keys += workers.least_loaded(_N_COMPARED - len(keys), mask)
@@ -232,7 +232,7 @@ class RoutingPolicy:
         self._sessions.move(task.spec.label, placement)
 
     def started(self, task: Task, now: float) -> None:
-        """Note that a worker begins with a task; before, it has said what it will hold."""
+        """Note that a worker begins with a task; its report of the blocks it holds came before."""
         self.index.begun(task.task_id)
         self._estimates[task.worker].started(task, now)
         self.order.touch(task.worker)

@@ -29,7 +29,7 @@ class TaskQueue:
         """Tasks that need a credit of one worker, by its name."""
         self.turns = TenantTurns()
         self.admitted: set[str] = set()
-        """Models of tasks that were held and compete now: whoever assigns tasks empties it."""
+        """Models of tasks that were held and compete now; emptied when tasks are assigned."""
 
     def __len__(self) -> int:
         return len(self._tasks)

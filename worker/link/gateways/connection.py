@@ -29,7 +29,7 @@ _LOSSES = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-"""Events after which a connection is begun anew: some of them end ZeroMQ's own attempts."""
+"""Events after which the worker reconnects: after some of them ZeroMQ does not retry."""
 _WARN_EVERY_S = 60.0
 
 

@@ -83,7 +83,7 @@ class Inbound:
                 self.drop(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
 
     def read(self, session: GatewaySession) -> None:
-        """Handle the messages of a gateway; after an invalid one connect anew."""
+        """Handle the messages of a gateway; reconnect after an invalid one."""
         until = time.monotonic() + _READING_S
         try:
             while (items := session.connection.receive()) is not None:
@@ -173,7 +173,7 @@ class Inbound:
                 self._outbound.send(self._tasks.take(self._sessions.settings.take(item)))
 
     def _refuse(self, session: GatewaySession, reason: str) -> None:
-        """End this worker, or do without a gateway that does not want it while others do."""
+        """End this worker if its only gateway refuses it; else go on with the other gateways."""
         others = [one for one in self._sessions if one is not session and one.is_welcome]
         if not others:
             self.refused = reason
@@ -240,7 +240,7 @@ class Inbound:
         self._sessions.grants.retire(session.number, is_retired=False)
 
     def drop(self, session: GatewaySession, reason: str) -> None:
-        """Drop the tasks of a lost connection, and connect anew to its gateway."""
+        """Drop the tasks of a lost connection, and reconnect to its gateway."""
         counts, url = self._tasks.counts(session.number), session.connection.endpoint
         if session.is_retired and not any(counts):
             logger.info("replaced gateway gone", extra={"url": url, "cause": reason})

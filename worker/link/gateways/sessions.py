@@ -52,7 +52,7 @@ class GatewaySession:
         self.is_open = False
         """It will send tasks."""
         self.known_credits: tuple[int, int, bool] | None = None
-        """What it knows of its credits (`Heartbeat`); None before `Ready`."""
+        """The credits that it was told last (`Heartbeat`); None before `Ready`."""
 
     def __repr__(self) -> str:
         state = "retired" if self.is_retired else "open" if self.is_open else "dialled"
@@ -95,7 +95,7 @@ class Sessions:
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between two heartbeats, as the most demanding gateway wants them."""
+        """Seconds between two heartbeats: the shortest interval that a gateway asks for."""
         return min(session.heartbeat_s for session in self._all)
 
     def get(self, number: int) -> GatewaySession | None:
@@ -112,7 +112,7 @@ class Sessions:
         return next((one for one in self._all if one.succeeds == session.number), None)
 
     def dial(self, session: GatewaySession) -> None:
-        """Connect, for the first time or anew."""
+        """Connect or reconnect."""
         session.reset()
         session.connection.open()
         session.redial_at = math.inf
@@ -266,7 +266,7 @@ class Sessions:
         return grants.granted(number), grants.others(number), grants.is_shared
 
     def _credited(self, beat: Heartbeat, session: GatewaySession) -> Heartbeat:
-        """Return a heartbeat with the credits of a gateway, which then knows of them."""
+        """Return a heartbeat with the credits of a gateway, and note that it was told."""
         if session.known_credits is None:
             return beat
         granted, others, is_shared = session.known_credits = self._credits(session.number)

@@ -34,7 +34,7 @@ class ChildWatch:
     is_trial: bool = False
     """Whether it is not restarted after a death, because another process does its work."""
     leaves_by: float | None = None
-    """Time at which it is killed; None unless it was told to leave."""
+    """Time at which it is killed; None unless it was asked to leave."""
 
     @property
     def is_timed(self) -> bool:

@@ -12,7 +12,7 @@ class ProcessState(Enum):
     """State of a process, as far as a rolling change depends on it."""
 
     ABSENT = "absent"
-    """There is no process, or it has ended when it was told to."""
+    """There is no process, or it has ended on request."""
     STARTING = "starting"
     READY = "ready"
     """It serves, unless it is held."""

@@ -61,7 +61,7 @@ class PrefixIndex:
         self._expected: dict[int, _ExpectedBlocks] = {}
         """By task."""
         self._unbegun: dict[int, set[int]] = {}
-        """Bit of a worker -> those of these tasks that it has."""
+        """Bit of a worker to the ids of the tasks in `_expected` that it has."""
         self._soon: dict[int, int] = {}
         """Block -> workers that are expected to hold it."""
         self._dead: frozenset[int] = frozenset()

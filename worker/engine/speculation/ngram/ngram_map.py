@@ -29,7 +29,7 @@ class _LastDraft(NamedTuple):
 
 @dataclass(slots=True)
 class _NgramHistory:
-    """One growing text; a cut lets it begin anew."""
+    """One growing text; a cut resets it."""
 
     tokens: list[int] = field(default_factory=list)
     places: dict[Key, list[int]] = field(default_factory=dict)
