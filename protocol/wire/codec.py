@@ -70,42 +70,11 @@ def encode(seq: int, items: Sequence[FrameItem]) -> bytes:
     return packed
 
 
-def parts(item: FrameItem) -> tuple[Any, ...]:
-    """Return an item as msgpack writes it, the map of its fields last; raises `EncodeError`."""
-    try:
-        return _item(item)
-    except _UNWRITABLE as error:
-        raise EncodeError(f"{error!r:.200}") from error
-
-
 def _item(item: FrameItem) -> tuple[Any, ...]:
     if type(item) is Envelope:
         (task_id, attempt, _), payload, slot = item
         return _TAG_OF[type(payload)], task_id, attempt, slot, _pack_fields(payload)
     return _TAG_OF[type(item)], _pack_fields(item)
-
-
-def write(item: tuple[Any, ...]) -> bytes:
-    """Pack one item for `join`; raises `EncodeError` for what msgpack has no bytes for."""
-    try:
-        packed: bytes = msgpack.packb(item, default=_pack)
-    except _UNWRITABLE as error:
-        raise EncodeError(f"{item[0]}: {error!r:.200}") from error
-    return packed
-
-
-def same_as(place: int) -> msgpack.ExtType:
-    """Return what stands for the value that this field has in the frame's item at `place`."""
-    return msgpack.ExtType(_SAME, place.to_bytes(4, "big"))
-
-
-def join(seq: int, packed: Sequence[bytes]) -> bytes:
-    """Put items that were written one by one into one frame."""
-    packer = msgpack.Packer(autoreset=False)
-    packer.pack_array_header(2)
-    packer.pack(seq)
-    packer.pack_array_header(len(packed))
-    return b"".join((packer.bytes(), *packed))
 
 
 def decode(data: bytes) -> Frame:
@@ -317,11 +286,15 @@ class _FrameWriter:
         return self._packed
 
     def _write(self, item: FrameItem) -> bytes:
-        written = parts(item)
-        for name, value in _shared(item):
-            if (place := self._places.get((name, id(value)))) is not None:
-                written[-1][name] = same_as(place)
-        return write(written)
+        try:
+            written = _item(item)
+            for name, value in _shared(item):
+                if (place := self._places.get((name, id(value)))) is not None:
+                    written[-1][name] = msgpack.ExtType(_SAME, place.to_bytes(4, "big"))
+            packed: bytes = msgpack.packb(written, default=_pack)
+        except _UNWRITABLE as error:
+            raise EncodeError(f"{error!r:.200}") from error
+        return packed
 
     def _note(self, item: FrameItem) -> None:
         for name, value in _shared(item):
@@ -331,7 +304,11 @@ class _FrameWriter:
         self._packed.refused.append(FrameRefusal(item, error))
 
     def _flush(self) -> None:
-        self._packed.frames.append(join(self._seq, self._bodies))
+        packer = msgpack.Packer(autoreset=False)
+        packer.pack_array_header(2)
+        packer.pack(self._seq)
+        packer.pack_array_header(len(self._bodies))
+        self._packed.frames.append(b"".join((packer.bytes(), *self._bodies)))
         self._seq += 1
         self._bodies, self._size = [], 0
         self._places.clear()

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgpack
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -109,9 +110,9 @@ def test_choices_of_one_prompt_share_its_bytes() -> None:
 
 
 def test_a_reference_to_nothing_is_its_tasks_misfortune() -> None:
-    body = {"params": {}, "prompt": codec.same_as(0)}
-    parts = [("generate", 1, 0, -1, body), ("ping", {})]
-    broken, ping = codec.decode(codec.join(0, list(map(codec.write, parts)))).messages
+    body = {"params": {}, "prompt": msgpack.ExtType(1, bytes(4))}
+    data = msgpack.packb([0, [("generate", 1, 0, -1, body), ("ping", {})]])
+    broken, ping = codec.decode(data).messages
     assert isinstance(broken, m.Envelope) and isinstance(broken.payload, m.Malformed)
     assert broken.task == m.TaskKey(1) and "no earlier message" in broken.payload.reason
     assert ping == m.Ping()
