@@ -42,7 +42,7 @@ class RuleBook:
         return key
 
     def _put(self, key: str, body: str) -> None:
-        self._n_chars += len(key) + len(body)
+        self._n_chars += len(f"{key} ::= {body}\n")
         if len(self._bodies) >= MAX_RULES:
             raise SchemaError(f"the grammar needs more than {MAX_RULES} rules")
         if self._n_chars > MAX_GRAMMAR_CHARS:
