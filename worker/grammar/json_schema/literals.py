@@ -3,6 +3,7 @@
 import re
 import zlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 from worker.grammar.builder import GrammarBuilder
 
@@ -14,9 +15,18 @@ def literal(text: str) -> str:
 
 
 def until(builder: GrammarBuilder, *ends: str) -> str:
-    """Add the rule of any text that contains none of `ends`: the automaton of Aho and Corasick.
+    """Add the rule of any text that contains none of `ends`; return its name."""
+    found = _rules_until(ends)
+    for name, body in found:
+        builder.add_rule(name, body)
+    return found[0][0]
 
-    Names and texts are llama.cpp's.
+
+@lru_cache(maxsize=16)
+def _rules_until(ends: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Write an automaton of Aho and Corasick as rules: names and bodies, the first one first.
+
+    Names and texts are llama.cpp's. Each argument of each tool asks for the same ends.
     """
     name = f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', ends[0]).strip('-')}"
     if name.count("-") > 1 or len(ends) > 1:
@@ -24,6 +34,7 @@ def until(builder: GrammarBuilder, *ends: str) -> str:
     begun = list(dict.fromkeys(end[:i] for end in ends for i in range(len(end))))
     names = {text: f"{name}-{i:02}" if i else name for i, text in enumerate(begun)}
     starts = {end[0] for end in ends}
+    rules = []
     for text in begun:
         follows = {end[len(text)] for end in ends if end.startswith(text) and end != text}
         goes = {char: _reached(ends, text + char) for char in sorted(follows | starts | set(text))}
@@ -33,8 +44,8 @@ def until(builder: GrammarBuilder, *ends: str) -> str:
             if to and not any(to.endswith(end) for end in ends)
         ]
         listed = "".join(_escape(char) for char in sorted(goes) if goes[char])
-        builder.add_rule(names[text], " | ".join(["", *steps, f"[^{listed}] {name}"]).lstrip())
-    return name
+        rules.append((names[text], " | ".join(["", *steps, f"[^{listed}] {name}"]).lstrip()))
+    return rules
 
 
 def _reached(ends: Sequence[str], text: str) -> str:
