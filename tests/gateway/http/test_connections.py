@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import socket
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import uvloop
 
 from gateway import server
 from gateway.http.connections import BoundedConnection
@@ -70,6 +72,33 @@ async def test_a_connection_that_has_ended_is_freed_at_once(gateway: Running) ->
         await until(lambda: n_alive() == n_before)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("n_present", [0, 3])
+def test_of_many_in_the_backlog_those_that_have_left_are_not_served(
+    tmp_path: Path, n_present: int
+) -> None:
+    async def check() -> None:
+        async with running(tmp_path) as gateway:
+            parts = urlsplit(gateway.url)
+            assert parts.hostname is not None and parts.port is not None
+            for _ in range(300):  # without a turn of the loop
+                with socket.create_connection((parts.hostname, parts.port)) as client:
+                    client.sendall(HEALTH)
+            pairs = [await connect(gateway, HEALTH) for _ in range(n_present + 1)]
+            for reader, _ in pairs:
+                assert await reader.readline() == b"HTTP/1.1 200 \r\n"
+            await hang_up(*pairs)
+            assert sum(gateway.metrics.http_statuses.values()) < 30
+
+    uvloop.run(check())  # which accepts one in a turn; asyncio's own loop accepts all at once
+
+
+async def test_of_few_one_that_has_ended_only_its_half_is_served(gateway: Running) -> None:
+    reader, writer = await connect(gateway, HEALTH)
+    writer.write_eof()
+    assert (await rest(reader)).startswith(b"HTTP/1.1 200")
+    await hang_up((reader, writer))
 
 
 @pytest.mark.parametrize("n_behind", [1, 20_000])
