@@ -218,6 +218,15 @@ async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
     (await read("greedy")).release()
 
 
+@pytest.mark.parametrize("tenant", ["127.0.0.1", "::/64", ""])
+def test_clients_of_this_host_without_a_key_may_hold_all(tenant: str) -> None:
+    budget = ByteBudget(100)
+    budget.add(60, tenant)
+    assert budget.fits(40, tenant)
+    assert not budget.fits(41, tenant)
+    assert not budget.fits(21, "10.0.0.1")
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_object_or_a_named_mistake(data: bytes) -> None:
     try:
