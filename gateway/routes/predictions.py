@@ -80,14 +80,19 @@ class PredictionEndpoint:
         if len(instances) > _MAX_INSTANCES:
             message = f"instances array exceeds maximum size of {_MAX_INSTANCES}"
             raise InvalidRequest(message, param="instances")
+        begins = asyncio.Lock()
         with self._service.answers.held(scope["tenant"]) as held:
-            answers = together(self._predict(one, scope, held) for one in instances)
+            answers = together(self._predict(one, scope, held, begins) for one in instances)
             predictions = await guarded(answers, disconnected(receive))
             is_long = held.n_bytes > LARGE
             return await in_thread(is_long, json_response, {"predictions": predictions})
 
-    async def _predict(self, instance: Any, scope: Scope, held: HeldAnswer) -> Any:
+    async def _predict(
+        self, instance: Any, scope: Scope, held: HeldAnswer, begins: asyncio.Lock
+    ) -> Any:
         """Answer one instance; an error is the answer to this instance alone."""
+        async with begins:
+            await asyncio.sleep(0)  # a turn of the loop starts one, as of the requests of HTTP/2
         answer = _PredictionAnswer(held)
         try:
             route, body = self._read(instance)

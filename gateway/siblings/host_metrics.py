@@ -40,10 +40,17 @@ class HostMetrics:
         self._metrics = metrics
         self._pool = pool
         self._siblings = siblings
+        self._rendering: asyncio.Future[bytes] | None = None
         siblings.respond(_QUESTION, self._answer)
 
     async def render(self) -> bytes:
-        """Write the whole text."""
+        """Write the whole text; all who ask while it is being written get the same one."""
+        rendering = self._rendering
+        if rendering is None or rendering.done():
+            rendering = self._rendering = asyncio.ensure_future(self._render())
+        return await asyncio.shield(rendering)
+
+    async def _render(self) -> bytes:
         folder, name = self._siblings.folder, self._siblings.name
         if folder is None:
             self._metrics.process = ProcessUsage.now()

@@ -91,6 +91,18 @@ async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
     second.siblings.close()
 
 
+async def test_those_who_ask_at_once_get_one_text() -> None:
+    """Each took the loop for 10 ms, and a client may ask 128 times in one body."""
+    one = OneGateway("")
+    first, *others = [asyncio.ensure_future(one.host.render()) for _ in range(4)]
+    await asyncio.sleep(0)
+    first.cancel()
+    texts = await asyncio.gather(*others)
+    assert all(text is texts[0] for text in texts)
+    one.work(1)
+    assert (await one.figures())["llamapool_tasks_total"] == 1
+
+
 async def test_what_an_ended_gateway_counted_is_kept_once(folder: str) -> None:
     first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
     first.work(3)

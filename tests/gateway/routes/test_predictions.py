@@ -61,6 +61,21 @@ async def test_what_is_wrong_with_an_instance_is_its_own_answer(tmp_path: Path) 
         assert right["content"] == "a"
 
 
+async def test_a_turn_of_the_loop_starts_one_instance(tmp_path: Path) -> None:
+    loop, n_turns = asyncio.get_running_loop(), 0
+
+    def turn() -> None:
+        nonlocal n_turns
+        n_turns += 1
+        loop.call_soon(turn)
+
+    async with running(tmp_path, predict_route="/predict") as gateway:
+        turn()
+        before = n_turns
+        assert len(await predicted(gateway, *[{"@requestFormat": "/livez"}] * 128)) == 128
+        assert n_turns - before > 128
+
+
 async def test_an_endpoint_that_only_streams_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path, predict_route="/predict") as gateway:
         await gateway.add_worker()
