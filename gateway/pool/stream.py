@@ -25,8 +25,12 @@ _FEW_DELTAS = 8
 """Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
+_COMPACT_BYTES = 256 * 1024
+"""Bytes of pending alternatives at which they are merged, and counted."""
 _MAX_PENDING = 64 * 1024 * 1024
 """Bytes that wait for a slow client; with 1,000 alternatives of each token those of 300 tokens."""
+_MAX_TOGETHER = 1024 * 1024 * 1024
+"""Bytes that wait for all slow clients, also behind answers that have ended."""
 _TOKEN_BYTES, _RIVAL_BYTES = 40, 200
 _TOO_SLOW = "the answer was given up: its client reads it too slowly"
 
@@ -46,15 +50,19 @@ class Resumed(TaskMessage):
 class DeltaOffers:
     """The streams with deltas of this turn of the loop; one call offers them all to their readers.
 
+    It counts what waits for the readers of all streams, too.
+
     A call of the loop for each of them costs as much as to write its token. All are formatted
     before the first is written: Python and the kernel's network code push each other out of the
     caches.
     """
 
-    __slots__ = ("_streams",)
+    __slots__ = ("_streams", "n_waiting")
 
     def __init__(self) -> None:
         self._streams: list[TaskStream] = []
+        self.n_waiting = 0
+        """Bytes that wait for slow clients."""
 
     def __repr__(self) -> str:
         return f"<DeltaOffers {len(self._streams)}>"
@@ -80,7 +88,8 @@ class TaskStream:
 
     __slots__ = (
         *("_closed", "_deltas", "_ended", "_error", "_mail", "_offers", "_on_close", "_take"),
-        *("_longest_prompt", "_waiter", "answer", "latencies", "request", "task"),
+        *("_longest_prompt", "_n_held", "_n_uncounted", "_n_writing", "_waiter"),
+        *("answer", "latencies", "request", "task"),
     )
 
     def __init__(
@@ -108,6 +117,10 @@ class TaskStream:
         self._waiter: asyncio.Future[None] | None = None
         self._longest_prompt = -1
         """Not computed yet while negative."""
+        self._n_held = self._n_writing = 0
+        """Bytes that wait for a slow client; of these, what the reader is writing."""
+        self._n_uncounted = 0
+        """Bytes of alternatives that came since."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
@@ -142,7 +155,12 @@ class TaskStream:
         Deltas that come while this waits are offered to `take`: to wake a task for each token costs
         more than to write the token.
         """
+        if self._n_writing:
+            self._hold(self._n_held - self._n_writing)
+            self._n_writing = 0
         while True:
+            if self._mail or self._deltas:
+                self._n_writing, self._n_uncounted = self._n_held, 0
             if self._mail:
                 return self._mail.pop(0)
             if self._deltas:
@@ -175,6 +193,8 @@ class TaskStream:
         self._take = None  # refers to the reader, and so to this stream
         self._deltas.clear()
         self._mail.clear()
+        self._hold(0)
+        self._n_writing = 0
         if not self._ended:
             self._on_close(self)
         self._wake()
@@ -184,6 +204,7 @@ class TaskStream:
         self.answer = self.task.answer
         self._deltas.clear()
         self._mail.clear()
+        self._hold(self._n_writing)
 
     def go_on(self) -> TaskMessage:
         """Return what the next worker is sent: the request, with what has come of its answer."""
@@ -228,15 +249,25 @@ class TaskStream:
             self._wake()
         elif self._waiter is not None and len(pending) == 1:
             self._offers.add(self)
-        elif len(pending) >= _COMPACT_AT:
-            self._deltas = [merge(pending)]
-            self._bound(self._deltas[0])
+        elif self._waiter is None:
+            if delta.probs or delta.prompt:
+                self._n_uncounted += size_of(delta)
+            if len(pending) >= _COMPACT_AT or self._n_uncounted >= _COMPACT_BYTES:
+                self._compact()
 
-    def _bound(self, pending: Delta) -> None:
-        """Give the task up if too much waits for the client."""
-        if self.is_open and size_of(pending) > _MAX_PENDING:
+    def _compact(self) -> None:
+        """Merge what waits for a slow client; give the task up if that is too much."""
+        self._deltas = [merge(self._deltas)]
+        self._n_uncounted, n_bytes = 0, size_of(self._deltas[0])
+        self._hold(self._n_writing + n_bytes)
+        is_too_much = n_bytes > _MAX_PENDING or self._offers.n_waiting > _MAX_TOGETHER
+        if self.is_open and is_too_much:
             self.fail(TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW))
             self._on_close(self)
+
+    def _hold(self, n_bytes: int) -> None:
+        self._offers.n_waiting += n_bytes - self._n_held
+        self._n_held = n_bytes
 
     def offer(self) -> Write | None:
         """Offer the reader what has come since it began to wait; return what it writes of that.
@@ -283,6 +314,7 @@ class TaskStream:
         if self._deltas:
             self._mail += _few(self._deltas)
             self._deltas = []
+            self._hold(self._n_held + self._n_uncounted)
         self._mail.append(message)
         self._ended = isinstance(message, Terminal)
         self._wake()

@@ -73,23 +73,6 @@ async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: boo
     assert await one.receive() is DONE
 
 
-async def test_alternatives_that_a_slow_client_does_not_fetch_end_its_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(streams, "_MAX_PENDING", 100_000)
-    closed: list[TaskStream] = []
-    one = stream(closed=closed)
-    prob = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)
-    for n in range(1, 1000):
-        one.push_delta(Delta(text="a", tokens=(1,), n_predicted=n, probs=(prob,)), 11.0)
-        if not one.is_open:
-            break
-    assert n < 200 and closed == [one]
-    assert isinstance(await one.receive(), Delta)
-    with pytest.raises(TaskError, match="too slowly"):
-        await one.receive()
-
-
 async def test_a_delta_is_never_merged_across_another_message() -> None:
     one = stream()
     started = Started(slot=0, n_prompt=1)
