@@ -17,6 +17,8 @@ from protocol.errors import ErrorCode, TaskError
 KEEP_S = 300.0
 """Time for which a stream can be read after its end; llama-server's number."""
 _MIB = 1024 * 1024
+_MAX_PARTS = 16
+"""Maximum number of `::` at which a lookup cuts an id: 4,096 ids may have 1,023 of them each."""
 _DROP_BYTES = 256 * 1024
 """Bytes dropped at once from a running stream when all of them together are too large."""
 
@@ -179,10 +181,12 @@ def _bytes_of(sessions: _Sessions) -> int:
 
 
 def _names(conversation_id: str) -> Iterator[str]:
-    """Yield the ids by which a stream is found: its own, and each part of it before `::`."""
+    """Yield the ids by which a stream is found: its own, and what of it stands before a `::`."""
     yield conversation_id
     end = conversation_id.find("::")
-    while end >= 0:
+    for _ in range(_MAX_PARTS):
+        if end < 0:
+            return
         yield conversation_id[:end]
         end = conversation_id.find("::", end + 1)
 

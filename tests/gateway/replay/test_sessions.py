@@ -89,6 +89,15 @@ async def test_ids_find_the_streams_of_all_their_models_once() -> None:
     assert ids(sessions, "a", key="other") == [] == ids(sessions)
 
 
+async def test_a_lookup_cuts_an_id_of_many_parts_a_few_times_only() -> None:
+    """4,096 ids of 1,023 parts took the loop for 2.6 s."""
+    sessions = sessions_of()
+    name = "a" + "::b" * 300
+    begun(sessions, name)
+    assert ids(sessions, "a") == ids(sessions, name[:7]) == ids(sessions, name) == [name]
+    assert ids(sessions, name[:301]) == []
+
+
 async def test_ended_streams_make_room_and_running_ones_do_not() -> None:
     sessions = sessions_of(kept_streams=3)
     begun(sessions, "runs")
