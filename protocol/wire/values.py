@@ -78,12 +78,15 @@ BIASES = Either(
         Entries(Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH), "biases"),
     )
 )
+MAX_SCALE = 100.0
+"""Of an adapter. With 1e38 its layers overflow, and what is not a number stays in the cache, which
+all sequences share: every later answer of the worker was empty."""
 PENALTY_PROMPT = Either((TextShape(max_length="slot_chars"), Items(Token(), "n_ctx")))
 ADAPTERS = Items(
     Fields(
         {
             "id": Number(low=0, high=INT32_MAX),
-            "scale": Number(low=-FLOAT32_MAX, high=FLOAT32_MAX, clamps=Clamp.BOTH, whole=False),
+            "scale": Number(low=-MAX_SCALE, high=MAX_SCALE, clamps=Clamp.BOTH, whole=False),
         }
     ),
     "adapters",
@@ -298,7 +301,7 @@ def _lora(item: Any) -> tuple[int, float]:
         raise ValueError("each entry must be an object with 'id' and 'scale'")
     if not math.isfinite(float(scale or 0)):
         raise ValueError(f"a scale must be finite, but got {scale}")
-    return number, float(scale or 0)
+    return number, min(max(float(scale or 0), -MAX_SCALE), MAX_SCALE)
 
 
 def read_grammar(value: Any) -> str:

@@ -135,6 +135,9 @@ REQUEST = Bounds({"n_ctx": 512})
         ({"logit_bias": [[5.0, 1]]}, "logit_bias", ((5, 1.0),)),
         ({"logit_bias": [[5, 1e300]]}, "logit_bias", ((5, FLOAT32_MAX),)),
         ({"logit_bias": {"5": True, "6": 1}}, "logit_bias", ((6, 1.0),)),
+        # beyond llama-server's: with such scales layers overflow
+        ({"lora": [{"id": 0, "scale": 1e38}]}, "lora", ((0, 100.0),)),
+        ({"lora": [{"id": 0, "scale": -1e308}]}, "lora", ((0, -100.0),)),
     ],
 )
 def test_a_request_is_clamped_cut_and_skipped_as_in_llama_server(

@@ -160,6 +160,7 @@ def test_a_task_that_is_sent_twice_does_not_end_the_worker(pair: Pair) -> None:
 def test_settings_of_nonsense_are_borne(pair: Pair) -> None:
     orders = (
         SetLora(scales=((HUGE, math.nan), (-1, 1.0)), version=(HUGE, "")),
+        SetLora(scales=((0, 1e38),), version=(1, "g")),
         SetSystemPrompt(prompt="x" * 1_000_000, version=(-HUGE, "g" * 1000)),
         SlotAction(action="save", filename="../x", owner="a/b"),
         SlotAction(action="nothing", filename=""),

@@ -98,6 +98,13 @@ def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(files: Path) ->
         assert one.ask(STORY, cache_prompt=False).text == off != on
 
 
+def test_no_scale_of_a_client_spoils_the_cache_that_all_share(tuned: Served) -> None:
+    """1e38 left in it what is no number, and every later answer was empty."""
+    long = "The story of the seven seas. " * 20
+    tuned.ask(STORY, lora=[{"id": 0, "scale": 1e38}], cache_prompt=False)
+    assert tuned.ask(long, cache_prompt=False).text
+
+
 def test_tasks_with_and_without_an_adapter_run_at_once_and_keep_apart(tuned: Served) -> None:
     """Judge each token by its own kind alone: rounding moves a log probability by little.
 

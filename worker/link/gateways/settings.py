@@ -5,7 +5,6 @@ So a gateway that starts learns them, and if two gateways set them at once, the 
 applies everywhere. An order with an older version applies the newest known one again.
 """
 
-import math
 from typing import TypeVar
 
 from protocol.errors import ErrorCode, TaskError
@@ -13,6 +12,7 @@ from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Envelope, Failed, TaskKey, TaskMessage, Terminal
 from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsTold
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
+from protocol.wire.values import MAX_SCALE
 
 T = TypeVar("T", SetLora, SetSystemPrompt)
 
@@ -35,7 +35,7 @@ def impossible(order: TaskMessage) -> TaskError | None:
         return TaskError(ErrorCode.INVALID_REQUEST, "no setting has this version")
     if isinstance(order, SetLora):
         scales = order.scales or ()
-        fits = len(scales) <= _MAX_SCALES and all(math.isfinite(scale) for _, scale in scales)
+        fits = len(scales) <= _MAX_SCALES and all(abs(x) <= MAX_SCALE for _, x in scales)
     else:
         fits = max(len(order.anti_prompt), len(order.assistant_name)) <= _MAX_NAME
     return None if fits else TaskError(ErrorCode.INVALID_REQUEST, "no gateway sets such a thing")
