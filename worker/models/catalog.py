@@ -118,7 +118,7 @@ class Catalog:
             for line in preset.warnings:
                 logger.warning(
                     "option without effect",
-                    extra={"model": name, "cause": line, "hint": "remove it from the preset"},
+                    extra={"model": name, "cause": line, "hint": "correct it in the preset"},
                 )
             source = "models_dir" if name in listed else CACHE_SOURCE
             source = "preset" if name in presets else source

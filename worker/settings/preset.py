@@ -1,8 +1,9 @@
 """Converts a section of a preset file to settings of the configuration, and back. Pure.
 
 Keys are llama-server's options without their dashes, or their environment names. Options
-of the gateway are refused, because a model cannot have its own; llama-server's router ignores its
-own options (address, keys, sources of models) in sections, and so does this.
+of the gateway have no effect, because a model cannot have its own, and are warned about; those that
+keep clients out are refused. llama-server's router ignores its own options (address, keys, sources
+of models) in sections, and so does this.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,14 @@ _DROPPED = frozenset(
         *("models_dir", "models_preset", "models_max", "models_autoload", "models_cache"),
     )
 )
+_GUARDS = frozenset(
+    f"gateway.{name}"
+    for name in (
+        *("require_key", "allowed_hosts", "api_key_admin", "cache_isolation", "cors_origins"),
+        *("cors_methods", "cors_headers", "cors_credentials", "trusted_proxies"),
+    )
+)
+"""What keeps clients out: the start ends, rather than leave it out."""
 _SECRET = frozenset({"worker.hf_token"})
 _NOT_SHOWN = _SECRET | {"worker.alias", "worker.tags"}
 
@@ -120,10 +129,29 @@ def _setting(key: str, text: str, warnings: list[str]) -> dict[str, Any]:
     if option.field in _DROPPED:
         return {}
     if option.section not in ("worker", "sampling"):
-        raise ValueError("belongs to the whole server: give it as an option, not in a preset")
-    if not option.is_switch and (line := not_used(option, text, key)):
+        if option.field in _GUARDS:
+            raise ValueError(_WHOLE)
+        warnings.append(f"{key} {_WHOLE}")
+        return {}
+    if option.is_switch:
+        text = _boolean(key, text, is_negated=found.is_negated, warnings=warnings)
+    elif line := not_used(option, text, key):
         warnings.append(line)
     return value_of(key, text) or {}
+
+
+_WHOLE = "belongs to the whole server: give it as an option, not in a preset"
+
+
+def _boolean(key: str, text: str, *, is_negated: bool, warnings: list[str]) -> str:
+    """Return a boolean; as in llama-server any other word is yes, and no of a `no-` key."""
+    try:
+        read_boolean(text)
+    except ValueError:
+        word = "off" if is_negated else "on"
+        warnings.append(f"{key}: '{text}' is no boolean, and counts as {word}")
+        return word
+    return text
 
 
 def value_of(key: str, text: str) -> dict[str, Any] | None:

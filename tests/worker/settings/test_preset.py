@@ -35,6 +35,10 @@ def settings(**pairs: str) -> dict[str, Any]:
         ("models-max", "9", {}),
         ("version", "1", {}),
         ("cont-batching", "true", {}),
+        ("metrics", "true", {}),
+        ("jinja", "", {"worker.jinja": True}),
+        ("jinja", "sure", {"worker.jinja": True}),
+        ("no-mmap", "sure", {"worker.use_mmap": True}),
     ],
 )
 def test_keys_are_the_options_of_the_command_line(
@@ -55,10 +59,9 @@ def test_what_only_presets_have_is_read() -> None:
     [
         ("no-such", "1", r"p: \[m\]: no-such: no such option"),
         ("c", "many", "c: must be a number, but got 'many'"),
-        ("mmap", "perhaps", "mmap: must be one of on, off"),
         ("stop-timeout", "soon", "stop-timeout: must be a number of seconds"),
         ("load-on-startup", "yeah", "load-on-startup: must be one of"),
-        ("metrics", "true", "metrics: belongs to the whole server"),
+        ("cors-origins", "localhost", "cors-origins: belongs to the whole server"),
         ("tools", "all", "tools: is not there"),
     ],
 )
@@ -67,9 +70,20 @@ def test_mistakes_name_place_and_key(key: str, text: str, words: str) -> None:
         read_preset({key: text}, place="p: [m]")
 
 
-def test_what_has_no_effect_is_warned_about() -> None:
-    preset = read_preset({"dump-kv-cache": "true"}, place="p")
-    assert preset.warnings == ("p: dump-kv-cache was removed from llama.cpp",)
+@pytest.mark.parametrize(
+    ("key", "text", "line"),
+    [
+        ("dump-kv-cache", "true", "dump-kv-cache was removed from llama.cpp"),
+        (
+            *("timeout", "60"),
+            "timeout belongs to the whole server: give it as an option, not in a preset",
+        ),
+        ("mmap", "perhaps", "mmap: 'perhaps' is no boolean, and counts as on"),
+        ("no-mmap", "", "no-mmap: '' is no boolean, and counts as off"),
+    ],
+)
+def test_what_has_no_effect_is_warned_about(key: str, text: str, line: str) -> None:
+    assert read_preset({key: text}, place="p").warnings == (f"p: {line}",)
 
 
 def test_the_upper_preset_wins() -> None:
