@@ -11,8 +11,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 from tests.browser.tab import Tab, open_tab
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "docs" / "using" / "samples"
@@ -58,10 +57,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for page in (SAMPLES / "page.html", Path(__file__).parent / "jokes.html"):
         shutil.copy(page, folder)
     config = str(ROOT / "configs" / "cpu-tiny.toml")
-    command = ("serve", "--config", config, "--port", "0", "--path", str(folder))
-    served = Served(python("-m", "worker.cli", *command))
-    yield served.wait_until_ready()
-    served.close()
+    with serving("--config", config, "--port", "0", "--path", str(folder)) as served:
+        yield served
 
 
 @pytest.fixture(scope="package")
@@ -71,10 +68,8 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     table = toml({"port": 0, "heartbeat_s": 0.2})
     worker = toml({"backend": "fake", "n_slots": 4})
     (folder / "pool.toml").write_text(f"[gateway]\n{table}[[worker]]\n{worker}")
-    command = python("-m", "worker.cli", "serve", "--config", str(folder / "pool.toml"))
-    served = Served(command)
-    yield served.wait_until_ready()
-    served.close()
+    with serving("--config", str(folder / "pool.toml")) as served:
+        yield served
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

@@ -23,7 +23,7 @@ def toml(table: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def serving(folder: Path) -> Iterator[Serve]:
+def pools_in(folder: Path) -> Iterator[Serve]:
     """Run `llamapool serve` with these workers; `gateway` holds keys of its table."""
     running: list[Served] = []
 
@@ -46,12 +46,12 @@ def serving(folder: Path) -> Iterator[Serve]:
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Start pools that live as long as the test."""
-    with serving(tmp_path) as begin:
+    with pools_in(tmp_path) as begin:
         yield begin
 
 
 @pytest.fixture(scope="module")
 def serve_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Start pools that live as long as the tests of the file: for those that leave them whole."""
-    with serving(tmp_path_factory.mktemp("pools")) as begin:
+    with pools_in(tmp_path_factory.mktemp("pools")) as begin:
         yield begin

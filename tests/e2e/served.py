@@ -2,15 +2,16 @@
 
 import json
 import re
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from tests.e2e.process import LIMIT_S, Process
+from tests.e2e.process import LIMIT_S, Process, python
 
 _LOOK_S = 0.02
 """Pause before a test asks again: the processes under test need the core that asking takes."""
@@ -73,6 +74,19 @@ class Served(Process):
         if self._client is not None:
             self._client.close()
         super().close()
+
+
+@contextmanager
+def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Served]:
+    """Run `llamapool serve` with these arguments; asked to end, it must leave nothing behind."""
+    served = Served(python("-m", "worker.cli", "serve", *arguments), env)
+    try:
+        yield served.wait_until_ready()
+        served.signal(signal.SIGTERM)
+        assert served.wait() == 0
+        assert served.survivors() == []
+    finally:
+        served.close()
 
 
 def events(response: httpx.Response) -> Iterator[dict[str, Any]]:

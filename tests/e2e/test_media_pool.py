@@ -1,14 +1,12 @@
 """Images through the pool: the texts are llama-server's for the same random projector."""
 
 import base64
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.models.mmproj import write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engine.test_media import png
@@ -30,9 +28,8 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "[gateway]\nport = 0\n"
         f'[[worker]]\nmodel = "{shallow_path()}"\nmmproj = "mmproj.gguf"\ncount = 2\nn_ctx = 512\n'
     )
-    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
-    yield served.wait_until_ready()
-    served.close()
+    with serving("--config", str(config)) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +44,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         '[gateway]\nport = 0\nmedia_path = "media"\n'
         '[[worker]]\nmmproj = "mmproj.gguf"\nn_ctx = 1024\nembeddings = true\n'
     )
-    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
-    yield served.wait_until_ready()
-    assert "died" not in served.text
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving("--config", str(config)) as served:
+        yield served
+        assert "died" not in served.text
 
 
 def complete(pool: Served, prompt: Any, **body: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -14,8 +13,7 @@ import httpx
 import pytest
 
 from tests import vendors
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.models.shallow import shallow_path
 
 if TYPE_CHECKING:
@@ -39,11 +37,8 @@ CITY: dict[str, Any] = {
 def pool() -> Iterator[Served]:
     """One worker of two slots: clients look at the form of an answer, not at its sense."""
     arguments = ("-m", shallow_path(), "-np", "2", "-c", "4096", "--port", "0")
-    served = Served(python("-m", "worker.cli", "serve", *arguments))
-    yield served.wait_until_ready()
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving(*arguments) as served:
+        yield served
 
 
 @pytest.fixture

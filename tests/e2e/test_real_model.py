@@ -16,8 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests import vendors
-from tests.e2e.process import python
-from tests.e2e.served import Served, eventually
+from tests.e2e.served import Served, eventually, serving
 from tests.models.shallow import shallow_path
 
 if TYPE_CHECKING:
@@ -34,12 +33,8 @@ def pool() -> Iterator[Served]:
     """Two workers of four slots that make embeddings beside, on the model's first layers."""
     model = ("-m", shallow_path(), "--embeddings", "--pooling", "mean")
     arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
-    served = Served(python("-m", "worker.cli", "serve", *model, *arguments))
-    yield served.wait_until_ready()
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    assert served.survivors() == []
-    served.close()
+    with serving(*model, *arguments) as served:
+        yield served
 
 
 @pytest.fixture

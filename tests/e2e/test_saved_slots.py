@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.process import python
-from tests.e2e.served import Served, eventually
+from tests.e2e.served import Served, eventually, serving
 from tests.models.adapters import write_lora
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -37,17 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pool(folder: Path) -> Iterator[Served]:
     """One worker of two slots with an adapter that is off."""
-    served = Served(
-        python(
-            *("-m", "worker.cli", "serve", "-a", "only", "-np", "2", "-c", "1024", "--port", "0"),
-            *("--slot-save-path", str(folder / "slots")),
-            *("--lora", str(folder / "lora.gguf"), "--lora-init-without-apply"),
-        )
-    )
-    yield served.wait_until_ready()
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving(
+        *("-a", "only", "-np", "2", "-c", "1024", "--port", "0"),
+        *("--slot-save-path", str(folder / "slots")),
+        *("--lora", str(folder / "lora.gguf"), "--lora-init-without-apply"),
+    ) as served:
+        yield served
 
 
 def complete(pool: Served, prompt: str, **body: Any) -> dict[str, Any]:
@@ -124,10 +118,7 @@ def test_a_system_prompt_stands_before_every_prompt_and_names_its_stop(pool: Ser
 
 def test_a_system_prompt_from_a_file_is_there_from_the_start(folder: Path) -> None:
     arguments = ("-np", "1", "-c", "512", "--port", "0", "-spf", str(folder / "system.json"))
-    served = Served(python("-m", "worker.cli", "serve", *arguments)).wait_until_ready()
-    try:
+    with serving(*arguments) as served:
         assert served.client.get("/props").json()["user_name"] == "User:"
         answer = complete(served, " What is the capital of Spain?\nBob:", n_predict=40)
         assert answer["stopping_word"] == "User:"
-    finally:
-        served.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import vendors
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import serving
 from tests.models.shallow import shallow_path
 
 if TYPE_CHECKING:
@@ -47,31 +45,26 @@ ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[OpenAI]:
-    """One worker with one slot, and a client of it."""
-    serve = ("-m", "worker.cli", "serve", "-np", "1", "-c", "2048", "--port", "0")
-    served = Served(python(*serve, *arguments))
-    served.wait_until_ready()
-    with vendors.openai.OpenAI(
-        base_url=f"{served.url}/v1", api_key="none", max_retries=0
-    ) as client:
+def client_of(*arguments: str) -> Iterator[OpenAI]:
+    """A client of one worker with one slot."""
+    with (
+        serving("-np", "1", "-c", "2048", "--port", "0", *arguments) as served,
+        vendors.openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
+    ):
         yield client
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
 
 
 @pytest.fixture(scope="module")
 def hermes() -> Iterator[OpenAI]:
     """A model whose template teaches calls between tags."""
-    with serving("--chat-template-file", str(TEMPLATE)) as client:
+    with client_of("--chat-template-file", str(TEMPLATE)) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[OpenAI]:
     """A model whose template knows no tools; its first layers, whose texts repeat exactly so."""
-    with serving("-m", shallow_path(), "-fa", "off", "--cache-branches", "0") as client:
+    with client_of("-m", shallow_path(), "-fa", "off", "--cache-branches", "0") as client:
         yield client
 
 

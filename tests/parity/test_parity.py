@@ -1,6 +1,5 @@
 """Our pool answers as llama-server answered when `recorded/` was written."""
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -8,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.parity import recording
 from tests.parity.ask import ask, generated
 from tests.parity.cases import Case
@@ -30,13 +28,9 @@ NOTHING = Decision(why="")
 def served(setup: Setup) -> Iterator[Served]:
     """One worker, started as the recorded server was."""
     arguments = ["-m", setup.model, "--workers", "1", "--port", "0", "-fa", "off"]
-    process = Served(python("-m", "worker.cli", "serve", *arguments, *setup.arguments))
-    process.wait_until_ready()
-    process.complete("used", n_predict=1)  # /slots tells more of a slot that ran a task
-    yield process
-    process.signal(signal.SIGTERM)
-    assert process.wait(30) == 0
-    process.close()
+    with serving(*arguments, *setup.arguments) as one:
+        one.complete("used", n_predict=1)  # /slots tells more of a slot that ran a task
+        yield one
 
 
 @pytest.fixture(scope="module")

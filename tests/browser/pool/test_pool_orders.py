@@ -14,8 +14,7 @@ from tests.browser.pictures import take
 from tests.browser.pool.pool_page import leaving, tab_to, use_key
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.fakes.echo import FakeOptions
 from tests.gateway.fleet.test_admin_api import REPORT, administered
 from tests.gateway.models.test_http_models import routing
@@ -37,9 +36,8 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     rollout = toml({"probation_s": 1.0})
     text = f"[gateway]\n{gateway}[rollout]\n{rollout}[[worker]]\n{worker}"
     (folder / "pool.toml").write_text(text)
-    served = Served(python("-m", "worker.cli", "serve", "--config", str(folder / "pool.toml")))
-    yield served.wait_until_ready()
-    served.close()
+    with serving("--config", str(folder / "pool.toml")) as served:
+        yield served
 
 
 async def test_a_model_is_loaded_and_unloaded(page: Page, tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from tests.browser.chat import (
 )
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
@@ -35,10 +34,8 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     gateway += f"api_key = ['secret']\nui_config = '{config}'\n"
     worker = toml({"backend": "fake", "n_slots": 4})
     (folder / "pool.toml").write_text(f"[gateway]\n{gateway}[[worker]]\n{worker}")
-    command = python("-m", "worker.cli", "serve", "--config", str(folder / "pool.toml"))
-    served = Served(command)
-    yield served.wait_until_ready()
-    served.close()
+    with serving("--config", str(folder / "pool.toml")) as served:
+        yield served
 
 
 async def test_the_key_is_asked_for_kept_and_sent(

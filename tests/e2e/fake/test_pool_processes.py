@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import Serve, serving
+from tests.e2e.conftest import Serve, pools_in
 from tests.e2e.process import Process, python
 from tests.e2e.served import Served, eventually
 
@@ -240,7 +240,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("locked")
     (folder / "keys").write_text("# keys\nright\n")
     workers = ({"name": "a", "alias": "alpha"}, {"name": "b", "alias": "beta"})
-    with serving(folder) as begin:
+    with pools_in(folder) as begin:
         yield begin(*workers, gateway={"api_key_file": ["keys"]}).wait_until_ready()
 
 

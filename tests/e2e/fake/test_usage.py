@@ -8,8 +8,7 @@ import pytest
 
 from gateway.usage.database import DATABASE, ask
 from tests.e2e.conftest import Serve
-from tests.e2e.process import python
-from tests.e2e.served import Served, eventually
+from tests.e2e.served import eventually, serving
 
 pytestmark = pytest.mark.slow
 
@@ -42,13 +41,9 @@ def test_the_usage_of_all_gateways_outlives_them(serve: Serve, tmp_path: Path) -
 def test_an_id_stands_in_the_lines_of_all_processes(tmp_path: Path) -> None:
     config = tmp_path / "pool.toml"
     config.write_text('[gateway]\nport = 0\n[[worker]]\nbackend = "fake"\n[log]\nverbosity = 5\n')
-    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
-    try:
-        served.wait_until_ready()
+    with serving("--config", str(config)) as served:
         body = {"prompt": "Hello", "n_predict": 4}
         answer = served.client.post("/completion", json=body, headers={"X-Request-Id": "my-1"})
         assert answer.headers["x-request-id"] == "my-1"
         served.wait_for(r"task taken task=\d+ attempt=0 request_id=my-1")
         served.wait_for("request done request_id=my-1")
-    finally:
-        served.close()

@@ -1,7 +1,6 @@
 """Whatever JSON arrives: no 500, no dead worker."""
 
 import math
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import Number
 from protocol.wire.values import SAMPLER_NAMES
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.examples import examples
 from tests.models.shallow import shallow_path
 
@@ -98,12 +96,9 @@ FUZZ = examples(
 def pool() -> Iterator[Served]:
     """One worker on the shallow model, with a small context."""
     arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
-    served = Served(python("-m", "worker.cli", "serve", *arguments))
-    yield served.wait_until_ready()
-    assert "died" not in served.text
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving(*arguments) as served:
+        yield served
+        assert "died" not in served.text
 
 
 def send(pool: Served, path: str, body: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Whatever JSON arrives beside completions: no 500, no dead worker, no file outside its folder."""
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.fuzz.test_bodies import FUZZ, MESSAGES, SCALARS, VALUES
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -73,13 +71,10 @@ def pool(folder: Path) -> Iterator[Served]:
     """One worker on the shallow model that also embeds and saves slots."""
     arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
     arguments += ["--embeddings", "--pooling", "mean", "--slot-save-path", str(folder)]
-    served = Served(python("-m", "worker.cli", "serve", *arguments))
-    yield served.wait_until_ready()
-    assert served.complete("Hi").status_code == 200
-    assert "died" not in served.text
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving(*arguments) as served:
+        yield served
+        assert served.complete("Hi").status_code == 200
+        assert "died" not in served.text
 
 
 def send(pool: Served, path: str, body: Any, *, may: int = 400) -> None:

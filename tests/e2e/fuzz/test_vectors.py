@@ -3,7 +3,6 @@
 One pool of three tiny random models: an encoder, a reranker, and one that generates.
 """
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
 from tests.examples import examples
 from tests.models.bert import write_bert
 from tests.models.llama import FIM, write_llama
@@ -89,13 +87,10 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     write_llama(folder / "llama.gguf", pooling="last", fim=tuple(FIM))
     config = folder / "pool.toml"
     config.write_text(CONFIG)
-    served = Served(python("-m", "worker.cli", "serve", "--config", str(config)))
-    yield served.wait_until_ready()
-    assert len(served.client.get("/v1/models").json()["data"]) == 3
-    assert not any(" died " in line or "lost" in line for line in served.lines), served.text
-    served.signal(signal.SIGTERM)
-    assert served.wait(30) == 0
-    served.close()
+    with serving("--config", str(config)) as served:
+        yield served
+        assert len(served.client.get("/v1/models").json()["data"]) == 3
+        assert not any(" died " in line or "lost" in line for line in served.lines), served.text
 
 
 BUDGET = examples(

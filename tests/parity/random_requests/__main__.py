@@ -3,7 +3,6 @@
 import argparse
 import json
 import re
-import signal
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,7 @@ from pathlib import Path
 import httpx
 
 from tests.cores import threads
-from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import serving
 from tests.models.shallow import shallow_path
 from tests.parity.ask import ask
 from tests.parity.random_requests.cases import KINDS, random_case
@@ -53,14 +51,8 @@ def main() -> int:
 @contextmanager
 def pool(arguments: Sequence[str]) -> Iterator[httpx.Client]:
     """Serve with these options; yields a client of the pool."""
-    serve = ("-m", "worker.cli", "serve", "--workers", "1", "--port", "0")
-    served = Served(python(*serve, *arguments))
-    try:
-        yield served.wait_until_ready().client
-        served.signal(signal.SIGTERM)
-        served.wait(30)
-    finally:
-        served.close()
+    with serving("--workers", "1", "--port", "0", *arguments) as served:
+        yield served.client
 
 
 def _compare(
