@@ -1,4 +1,4 @@
-"""Saved slots, adapters and the system prompt in a pool of real processes with the real model."""
+"""Saved slots, adapters, the system prompt and begun answers in a pool with the whole model."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.served import Served, eventually, serving
+from tests.e2e.served import Served, events, eventually, serving
 from tests.models.adapters import write_lora
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -122,3 +122,16 @@ def test_a_system_prompt_from_a_file_is_there_from_the_start(folder: Path) -> No
         assert served.client.get("/props").json()["user_name"] == "User:"
         answer = complete(served, " What is the capital of Spain?\nBob:", n_predict=40)
         assert answer["stopping_word"] == "User:"
+
+
+def test_a_begun_answer_is_gone_on_with(pool: Served) -> None:
+    begun = {"role": "assistant", "content": "The capital of France is"}
+    body = {"messages": [{"role": "user", "content": "hi"}, begun], "max_tokens": 6}
+    body |= {"temperature": 0, "id_slot": 0, "cache_prompt": False}
+    answer = pool.client.post("/v1/chat/completions", json=body).json()
+    # llama-server repeats the beginning, unless the request asks for its continuation.
+    whole = answer["choices"][0]["message"]["content"]
+    assert whole.startswith("The capital of France is Paris")
+    with pool.client.stream("POST", "/v1/chat/completions", json=body | {"stream": True}) as said:
+        deltas = [event["choices"][0]["delta"] for event in events(said)]
+    assert "".join(delta.get("content") or "" for delta in deltas) == whole

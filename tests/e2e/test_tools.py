@@ -1,4 +1,4 @@
-"""Tools and begun answers on the real model, asked by the official OpenAI client."""
+"""Tools on the first layers of the real model, asked by the official OpenAI client."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ ASKED = [{"role": "user", "content": "What is the weather in Paris?"}]
 
 @contextmanager
 def client_of(*arguments: str) -> Iterator[OpenAI]:
-    """A client of one worker with one slot."""
+    """A client of one slot of the model's first layers, whose texts repeat exactly so."""
+    model = ("-m", shallow_path(), "-fa", "off", "--cache-branches", "0")
     with (
-        serving("-np", "1", "-c", "2048", "--port", "0", *arguments) as served,
+        serving(*model, "-np", "1", "-c", "2048", "--port", "0", *arguments) as served,
         vendors.openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
     ):
         yield client
@@ -63,8 +64,8 @@ def hermes() -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[OpenAI]:
-    """A model whose template knows no tools; its first layers, whose texts repeat exactly so."""
-    with client_of("-m", shallow_path(), "-fa", "off", "--cache-branches", "0") as client:
+    """A model whose template knows no tools."""
+    with client_of() as client:
         yield client
 
 
@@ -146,14 +147,3 @@ def test_a_bad_schema_is_refused_and_the_worker_lives(client: OpenAI) -> None:
         ask(client, tools=[tool])
     assert caught.value.param == "tools"
     assert ask(client, max_tokens=2).choices[0].message.content
-
-
-def test_a_begun_answer_is_gone_on_with(hermes: OpenAI) -> None:
-    begun = {"role": "assistant", "content": "The capital of France is"}
-    messages = [{"role": "user", "content": "hi"}, begun]
-    # llama-server repeats the beginning, unless the request asks for its continuation.
-    whole = ask(hermes, messages=messages, max_tokens=6).choices[0].message.content
-    assert whole.startswith("The capital of France is Paris")
-    stream = ask(hermes, messages=messages, max_tokens=6, stream=True)
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-    assert text == whole
