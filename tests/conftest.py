@@ -35,6 +35,7 @@ _BETWEEN = 0.7
 """Share of all other files that runs beside these; the rest is left for the end."""
 _TOGETHER = {
     "tests/browser": ("tests/browser",),
+    "tests/e2e/fuzz": ("tests/e2e/fuzz",),
     # Two libraries of vendors: a second to import.
     "tests/e2e/test_real_clients.py": (
         *("tests/e2e/test_real_clients.py", "tests/e2e/test_real_model.py"),

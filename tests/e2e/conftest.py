@@ -1,4 +1,4 @@
-"""A served pool of real processes over the fake backend."""
+"""Served pools of real processes: over the fake backend, and one with a model."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.process import python
-from tests.e2e.served import Served
+from tests.e2e.served import Served, serving
+from tests.models.shallow import shallow_path
 
 Serve = Callable[..., Served]
 
@@ -55,3 +56,12 @@ def serve_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Start pools that live as long as the tests of the file: for those that leave them whole."""
     with pools_in(tmp_path_factory.mktemp("pools")) as begin:
         yield begin
+
+
+@pytest.fixture(scope="package")
+def real_pool() -> Iterator[Served]:
+    """Two workers of four slots that make embeddings beside, on the model's first layers."""
+    model = ("-m", shallow_path(), "--embeddings", "--pooling", "mean")
+    arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
+    with serving(*model, *arguments) as served:
+        yield served

@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from tests import vendors
-from tests.e2e.served import Served, serving
-from tests.models.shallow import shallow_path
+from tests.e2e.served import Served
 
 if TYPE_CHECKING:
     from anthropic import Anthropic
@@ -33,12 +32,9 @@ CITY: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    """One worker of two slots: clients look at the form of an answer, not at its sense."""
-    arguments = ("-m", shallow_path(), "-np", "2", "-c", "4096", "--port", "0")
-    with serving(*arguments) as served:
-        yield served
+@pytest.fixture
+def pool(real_pool: Served) -> Served:
+    return real_pool
 
 
 @pytest.fixture

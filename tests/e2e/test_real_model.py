@@ -16,8 +16,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tests import vendors
-from tests.e2e.served import Served, eventually, serving
-from tests.models.shallow import shallow_path
+from tests.e2e.served import Served, eventually
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -28,13 +27,9 @@ STORY_TOKENS = 100
 QUESTION = [{"role": "user", "content": "Write one sentence about the sea."}]
 
 
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    """Two workers of four slots that make embeddings beside, on the model's first layers."""
-    model = ("-m", shallow_path(), "--embeddings", "--pooling", "mean")
-    arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
-    with serving(*model, *arguments) as served:
-        yield served
+@pytest.fixture
+def pool(real_pool: Served) -> Served:
+    return real_pool
 
 
 @pytest.fixture

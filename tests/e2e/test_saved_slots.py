@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.served import Served, events, eventually, serving
 from tests.models.adapters import write_lora
+from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -118,10 +119,13 @@ def test_a_system_prompt_stands_before_every_prompt_and_names_its_stop(pool: Ser
 
 def test_a_system_prompt_from_a_file_is_there_from_the_start(folder: Path) -> None:
     arguments = ("-np", "1", "-c", "512", "--port", "0", "-spf", str(folder / "system.json"))
-    with serving(*arguments) as served:
+    with serving("-m", shallow_path(), *arguments) as served:
         assert served.client.get("/props").json()["user_name"] == "User:"
-        answer = complete(served, " What is the capital of Spain?\nBob:", n_predict=40)
-        assert answer["stopping_word"] == "User:"
+        question = " What is the capital of Spain?\nBob:"
+        answer = complete(served, question, n_predict=1)
+        assert answer["generation_settings"]["stop"] == ["User:"]
+        plain = complete(served, question, n_predict=0, system_prompt="")["tokens_evaluated"]
+        assert answer["tokens_evaluated"] > plain + 20
 
 
 def test_a_begun_answer_is_gone_on_with(pool: Served) -> None:

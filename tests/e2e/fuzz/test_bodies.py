@@ -1,7 +1,6 @@
 """Whatever JSON arrives: no 500, no dead worker."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,9 +14,8 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import Number
 from protocol.wire.values import SAMPLER_NAMES
-from tests.e2e.served import Served, serving
+from tests.e2e.served import Served
 from tests.examples import examples
-from tests.models.shallow import shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -90,15 +88,6 @@ MESSAGES = VALUES | st.lists(
 FUZZ = examples(
     80, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[Served]:
-    """One worker on the shallow model, with a small context."""
-    arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
-    with serving(*arguments) as served:
-        yield served
-        assert "died" not in served.text
 
 
 def send(pool: Served, path: str, body: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Whatever JSON arrives beside completions: no 500, no dead worker, no file outside its folder."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.fuzz.test_bodies import FUZZ, MESSAGES, SCALARS, VALUES
-from tests.e2e.served import Served, serving
-from tests.models.shallow import shallow_path
+from tests.e2e.served import Served
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -56,25 +54,6 @@ FILENAMES = (
     )
 )
 SCALES: st.SearchStrategy[Any] = st.just([]) | rows(id=SCALARS, scale=SCALARS) | VALUES
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where slots are saved: a folder in an empty one."""
-    folder: Path = tmp_path_factory.mktemp("outer") / "slots"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pool(folder: Path) -> Iterator[Served]:
-    """One worker on the shallow model that also embeds and saves slots."""
-    arguments = ["-m", shallow_path(), "--workers", "1", "-np", "2", "-c", "1024", "--port", "0"]
-    arguments += ["--embeddings", "--pooling", "mean", "--slot-save-path", str(folder)]
-    with serving(*arguments) as served:
-        yield served
-        assert served.complete("Hi").status_code == 200
-        assert "died" not in served.text
 
 
 def send(pool: Served, path: str, body: Any, *, may: int = 400) -> None:
