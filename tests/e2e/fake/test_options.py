@@ -64,7 +64,6 @@ def test_a_unit_file_with_everything_in_it_starts_with_one_warning(
         (["--sleep-idle-seconds", "0"], 78, "--sleep-idle-seconds must be more than 0, or -1"),
         (["--log-file", "no/such/dir/log"], 78, "cannot write log file"),
         (["--api-prefix", "llama"], 78, "--api-prefix llama: must be a path"),
-        (["--temp", "hot"], 2, "--temperature: must be a number"),
         (["--nonsense"], 2, "No such option"),
     ],
 )

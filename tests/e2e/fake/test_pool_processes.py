@@ -213,14 +213,9 @@ def command() -> Iterator[Any]:
     ("args", "env", "code", "words"),
     [
         (["-m", "no/such.gguf"], {}, 78, "no/such.gguf does not exist"),
-        (["-m", "pyproject.toml"], {}, 78, "is not a GGUF file"),
-        (["-m", "configs"], {}, 78, "is a directory"),
         (["--config", "no/such.toml"], {}, 78, "cannot read no/such.toml"),
-        (["--config", "pyproject.toml"], {}, 78, "unknown key"),
         ([], {"LLAMA_ARG_PORT": "x"}, 78, "LLAMA_ARG_PORT"),
-        (["--no-such-flag"], {}, 2, "No such option"),
         (["--port", "70000"], {}, 2, "--port"),
-        (["-sm", "rows"], {}, 2, "must be one of none, layer, row, tensor"),
     ],
 )
 def test_mistakes_are_one_clear_line(
