@@ -27,6 +27,8 @@ class Http2(H2Protocol):
 
     send_s = 30.0
     """Longest time for which a client may give a waiting answer no room."""
+    n_frames = 0
+    """Frames that have come since the connection was last read."""
     _n_dropped = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,6 +79,7 @@ class Http2(H2Protocol):
             return False  # it has ended, which sending finds out
 
     async def _handle_events(self, events: Sequence[HttpEvent]) -> None:
+        self.n_frames += len(events)
         for event in events:
             if isinstance(event, DataReceived) and event.stream_id not in self.streams:
                 await self._drop(event)

@@ -1,4 +1,4 @@
-"""Clients of HTTP/2 that send many requests at once, and take them back, hold nobody else up."""
+"""Clients of HTTP/2 that send many requests or frames at once hold nobody else up."""
 
 import asyncio
 from typing import Any
@@ -66,3 +66,17 @@ async def test_requests_of_a_client_that_has_left_are_not_started(
         await until(lambda: len(starts.turns) > 1)
     await gone(gateway)
     assert len(starts.turns) < N_REQUESTS / 2
+
+
+async def test_many_frames_make_the_next_connection_with_many_wait(gateway: Running) -> None:
+    """A hundred connections with pings by the thousand held up all answers for 7 s."""
+    connections, loop = gateway.server._config.connections, asyncio.get_running_loop()
+    async with http2(gateway) as client:
+        assert await client.over(client.ask()) == b"200"
+        assert connections.paused_until == 0, "few frames"
+        began_at = loop.time()
+        for _ in range(500):
+            client.http.ping(b"a number")
+        assert await client.over(client.ask()) == b"200"
+    await gone(gateway)
+    assert connections.paused_until > began_at + 500 * 40e-6
