@@ -237,6 +237,12 @@ class Backend(Protocol):
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""
 
+    def is_broken(self, row: int) -> bool:
+        """Whether the logits of the n-th row of the last batch, chosen from here, are all NaN."""
+
+    def clear(self) -> None:
+        """Remove all sequences and overwrite what they held with zeros."""
+
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose a token from the logits of the n-th row of the last batch; may raise `DeadEnd`.
 

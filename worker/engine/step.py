@@ -16,7 +16,7 @@ from worker.engine.cache.sharing import PrefixSharing
 from worker.engine.results import Outbox, SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy
-from worker.engine.scheduling.preemption import Preemption, running
+from worker.engine.scheduling.preemption import NOT_A_NUMBER, Preemption, running
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import EngineProgress
 
@@ -98,6 +98,8 @@ class Step:
         if is_reading:
             self._read_media(able)
         rows = self._compute(self._policy.plan(able, self._budget))
+        if self._start_over(rows):
+            rows = []
         if len(rows) > 1:
             self._sample_ahead(rows)
         for index, row in enumerate(rows):
@@ -194,6 +196,32 @@ class Step:
         )
         for row in rows:
             self.results.fail(self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)))
+
+    def _start_over(self, rows: Sequence[BatchRow]) -> bool:
+        """Fail tasks whose logits are NaN, and empty the cache: the others read theirs again.
+
+        Attention multiplies the values of other sequences by zero, and NaN stays NaN: left in the
+        cache it would spoil every later answer.
+        """
+        broken = [self._slots[row.seq] for i, row in enumerate(rows) if self._is_broken(i, row)]
+        if not broken:
+            return False
+        ids = [slot.active.task.key.id for slot in broken]
+        action = "these tasks fail, the others read their prompts again"
+        logger.error("logits not numbers", extra={"tasks": ids, "action": action})
+        for slot in broken:
+            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
+        for row in rows:
+            if (slot := self._slots[row.seq]).state is SlotState.DECODE:
+                del slot.tokens[-len(row.tokens) :]  # they are still to be decoded
+        self._preemption.start_over()
+        return True
+
+    def _is_broken(self, index: int, row: BatchRow) -> bool:
+        """Whether a row's logits are NaN; those of tokens chosen on the device are not known."""
+        slot = self._slots[row.seq]
+        is_on_device = slot.active.sampler.backend_sampling and slot.state is SlotState.DECODE
+        return row.wants_logits and not is_on_device and self._backend.is_broken(index)
 
     # ---- after the batch ----------------------------------------------------------------------
 

@@ -116,6 +116,15 @@ class LlamaBackend:
         reason = library.last_words()
         raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < _INVALID)
 
+    def is_broken(self, row: int) -> bool:
+        """Whether a row's logits are all NaN; nearly always the first tells."""
+        logits = self._logits(self._batch.last[row])
+        return bool(logits[0] != logits[0] and np.isnan(logits).all())
+
+    def clear(self) -> None:
+        """Remove all sequences; zeros remain, for attention multiplies free cells by zero too."""
+        lib.llama_memory_clear(self._memory, True)
+
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
         """Choose a token from a row's logits."""
         assert isinstance(sampler, LlamaSampler)
@@ -258,7 +267,7 @@ class LlamaBackend:
             self.decode([BatchRow(0, 0, [token] * n, True)])
             lib.llama_synchronize(self._context)
             self.prefill_token_s = (time.perf_counter() - start) / n
-            lib.llama_memory_clear(self._memory, True)
+            self.clear()
 
     def _describe(self) -> ModelCard:
         model, vocab, embedder = self._loaded.model, self._vocab, self.embedder

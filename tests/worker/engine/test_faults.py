@@ -11,6 +11,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Detokenized, Finish, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.backend import DeadEnd
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob, Report
@@ -184,3 +185,33 @@ def test_a_broken_engine_keeps_silent_about_tasks_that_never_started() -> None:
     ids = [rig.submit(f"task {i}") for i in range(5)]
     rig.engine.run()
     assert [rig.terminals(one) for one in ids] == [1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("self_extend", [None, SelfExtend(n=2, width=16)])
+def test_logits_that_are_not_numbers_fail_their_task_and_leave_nothing(
+    self_extend: SelfExtend | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = Rig(n_slots=1)
+    wanted = alone.submit("two", n_predict=20)
+    alone.finish()
+    rig = Rig(n_slots=3, n_cells=512, host_bytes=1 << 20, self_extend=self_extend)
+    rig.submit("an earlier conversation, of which the cache keeps the text" * 3)
+    rig.finish()
+    good = rig.submit("two", n_predict=20)
+    rig.turn()
+    bad = rig.submit("one [[nan]]", n_predict=20)
+    with caplog.at_level(logging.ERROR):
+        while not rig.terminals(bad):
+            rig.turn()
+    assert "not numbers" in rig.failed(bad).message
+    assert f"tasks={bad} " in caplog.text
+    cache = rig.engine.cache
+    assert cache.n_host_bytes == 0
+    assert rig.backend.n_used == cache.n_cells == cache.n_held  # what is read again
+    if self_extend is None:
+        rig.finish()
+        assert rig.text(good) == alone.text(wanted)
+        assert rig.engine.counters.n_preempted == 1
+    else:  # positions that were divided cannot be read again
+        assert "not numbers" in rig.failed(good).message
+    assert rig.engine.failure is None

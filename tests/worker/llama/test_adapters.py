@@ -172,3 +172,13 @@ def test_a_file_that_is_no_control_vector_stops_the_start(files: Path, tmp_path:
         steered = serving(1, control_vector=(str(path),))
         with pytest.raises(ConfigError, match=path.name), steered:
             pass
+
+
+def test_a_task_whose_logits_are_not_numbers_spoils_no_other(tmp_path: Path) -> None:
+    """NaN that stayed in free cells of the shared cache made every later logit NaN."""
+    write_lora(tmp_path / "huge.gguf", n_embd=N_EMBD, n_layer=N_LAYERS, strength=1e30)
+    lora = (str(tmp_path / "huge.gguf"),)
+    with serving(2, lora=lora, lora_init_without_apply=True) as served:
+        before = served.ask(STORY, cache_prompt=False).text
+        assert "not numbers" in served.ask(STORY, **ON, cache_prompt=False).failed.message
+        assert served.ask(STORY, cache_prompt=False).text == before

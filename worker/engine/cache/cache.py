@@ -241,11 +241,19 @@ class PrefixCache:
         self.counters.n_restored += entry.n
         return entry.n
 
-    def give_up(self, slot: Slot) -> None:
-        """Free all cells of a busy slot; a copy goes to the host's memory if there is one."""
-        if self.is_on:
+    def give_up(self, slot: Slot, *, copies: bool = True) -> None:
+        """Free all cells of a busy slot; with `copies` the host's memory, if any, takes them."""
+        if self.is_on and copies:
             self._put_aside(slot)
         self.cut(slot, 0)
+
+    def clear(self) -> None:
+        """Drop everything, also the copies in the host's memory; running tasks hold nothing."""
+        for old in self.idle():
+            self._remove(old)
+        if self._host is not None:
+            self._host.clear()
+        self._backend.clear()
 
     # ---- making room --------------------------------------------------------------------------
 

@@ -111,6 +111,11 @@ class HostCache:
         copy = self._copies[key]
         return HostCacheHit(n, copy.state, len(copy.tokens))
 
+    def clear(self) -> None:
+        """Drop all copies."""
+        for key in list(self._copies):
+            self._drop(key)
+
     def __len__(self) -> int:
         return len(self._copies)
 

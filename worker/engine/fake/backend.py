@@ -4,7 +4,8 @@ Tokens are bytes. The text that follows a prompt is a pure function of the seque
 that mixed-up streams would show. It checks what llama.cpp checks (positions must follow each other,
 rows need room) and fails in the same ways. Markers in a prompt ask for
 faults: `[[eos N]]` ends the text after N tokens, `[[say TEXT]]` repeats TEXT, `[[die]]` kills the
-process at the first token, `[[hang]]` never returns from decode, `[[fail]]` lets decode fail.
+process at the first token, `[[hang]]` never returns from decode, `[[fail]]` lets decode fail, and
+`[[nan]]` makes all logits NaN.
 """
 
 import os
@@ -42,7 +43,7 @@ FAKE_DRAFT = 8
 """Drafted tokens of a slot whose logits fit into a batch."""
 EOS, BOS = 256, 257
 _SPECIAL = SpecialTokens(bos=BOS, eos=EOS, fim_pre=1, fim_suf=2, fim_mid=3, fim_rep=4, fim_sep=5)
-_MARK = re.compile(rb"\[\[(eos|say|die|hang|fail)(?: ([^\]]*))?\]\]")
+_MARK = re.compile(rb"\[\[(eos|say|die|hang|fail|nan)(?: ([^\]]*))?\]\]")
 _LETTERS = b"etaoinshrdlucmfwypvbgkqjxz"
 
 
@@ -218,6 +219,15 @@ class FakeBackend:
     def n_used(self) -> int:
         """Cells in use; a shared one counts once, as in llama.cpp's unified cache."""
         return len({id(cell) for cells in self._cells.values() for cell in cells})
+
+    def is_broken(self, row: int) -> bool:
+        """Whether the row's prompt asks for it."""
+        return self._faults.get(self._last[row].seq, (b"",))[0] == b"nan"
+
+    def clear(self) -> None:
+        """Forget all sequences."""
+        for seq in list(self._cells):
+            self.remove(seq, 0)
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
         """Do nothing: sampling ahead would not be faster."""

@@ -13,6 +13,8 @@ from worker.engine.slot import Slot, SlotState
 
 logger = logging.getLogger(__name__)
 
+NOT_A_NUMBER = "the model computed values that are not numbers"
+
 
 class Preemption:
     """Makes room for a batch that found no cells; used by the engine's thread only.
@@ -48,6 +50,17 @@ class Preemption:
             self._results.fail(newest, error)
         return [row for row in rows if row.seq != newest.id]
 
+    def start_over(self) -> None:
+        """Empty the cache, in which any value may be wrong, and let all tasks read theirs again."""
+        for slot in running(self._slots):
+            if slot in self._results.finished:
+                continue
+            if self._can_resume:
+                self._preempt(slot, copies=False)
+            else:
+                self._results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
+        self._cache.clear()
+
     def resume(self) -> None:
         """Continue the oldest preempted task if all its tokens fit, or if no other task runs."""
         preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
@@ -64,12 +77,12 @@ class Preemption:
         n = len(row.tokens)
         return row if n == 1 else prompt_row(self._slots[row.seq], (n + 1) // 2)
 
-    def _preempt(self, slot: Slot) -> None:
+    def _preempt(self, slot: Slot, *, copies: bool = True) -> None:
         run = slot.active
         if slot.state is SlotState.DECODE:
             run.reading = list(slot.tokens)
         logger.info("task preempted", extra={"task": run.task.key.id, "n_past": len(slot.tokens)})
-        self._cache.give_up(slot)
+        self._cache.give_up(slot, copies=copies)
         slot.preempt()
         self._cache.counters.n_preempted += 1
 
