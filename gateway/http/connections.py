@@ -292,6 +292,8 @@ class BoundedConnection(TCPServer):
         if is_http2 and len(data) > _SMALL_PIECE:
             async with connections.turns:
                 await asyncio.sleep(connections.paused_until - self.loop.time())
+            if has_hung_up(self.writer.get_extra_info("socket")):
+                raise HungUp
         await self.protocol.handle(RawData(data))
         protocol = self.protocol.protocol
         if isinstance(protocol, Http2):
