@@ -342,6 +342,8 @@ def server_config(config: GatewayConfig, counts: ConnectionCounts) -> ServerConf
         send_s=min(config.limits.send_timeout_s, config.timeout_s),
     )
     result.backlog = BACKLOG
+    # Until its handshake is over a connection counts for no limit, and takes 100 KB.
+    result.ssl_handshake_timeout = min(config.limits.head_s, config.timeout_s)
     result.keep_alive_timeout = KEEP_ALIVE_S
     result.include_server_header = False
     result.h11_max_incomplete_size = 32 * 1024

@@ -10,7 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.metrics.counters import ConnectionCounts
+from gateway.server import server_config
 from protocol.config.config import GatewayConfig
+from protocol.config.limits import LimitsConfig
 from protocol.errors import ConfigError
 from protocol.process.listening import is_local, listen, url_of
 from tests.gateway.inprocess import running
@@ -76,6 +79,11 @@ def test_tls_files_that_cannot_serve_end_the_start(tmp_path: Path) -> None:
         listen(GatewayConfig(port=0, ssl_key_file=key, ssl_cert_file=cert))
     with pytest.raises(ConfigError, match=r"key\.pemx does not exist"):
         listen(GatewayConfig(port=0, ssl_key_file=f"{key}x", ssl_cert_file=cert))
+
+
+def test_a_tls_handshake_has_the_time_of_a_requests_head() -> None:
+    config = GatewayConfig(limits=LimitsConfig(head_s=3.0))
+    assert server_config(config, ConnectionCounts()).ssl_handshake_timeout == 3.0
 
 
 @pytest.mark.slow
