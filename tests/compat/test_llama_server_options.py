@@ -7,7 +7,6 @@ import click
 from protocol.config.options.table import OPTIONS, UNUSED
 from tests.compat.llama_server import Known, parse, recorded
 from worker import cli
-from worker.settings.arguments import CONTEXT
 
 OPTIONS_OF_OTHERS = recorded()
 MAX_REFUSED = 12
@@ -34,7 +33,8 @@ def declared() -> dict[str, click.Option]:
 
 
 DECLARED = declared()
-HELP = set(CONTEXT["help_option_names"])  # type: ignore[call-overload]
+HELP = {"-h", "--help", "--usage"}
+"""Tested in `tests/worker/settings/test_arguments.py`."""
 
 
 def rows_of(known: Known) -> list[Any]:

@@ -22,9 +22,15 @@ logger = logging.getLogger("supervisor")
 
 Command = TypeVar("Command", bound=click.Command)
 
+
+def _normal(name: str) -> str:
+    """Return a name as it is declared; llama-server has `--usage` for `--help`."""
+    return "help" if name == "usage" else name.replace("_", "-")
+
+
 CONTEXT = {
-    "help_option_names": ["-h", "--help", "--usage"],
-    "token_normalize_func": lambda name: name.replace("_", "-"),
+    "help_option_names": ["-h", "--help"],
+    "token_normalize_func": _normal,
     "max_content_width": 100,
 }
 """click's settings of every command."""

@@ -134,6 +134,11 @@ def test_the_version_is_llamapools_and_help_names_the_options() -> None:
         assert "--ctx-size" in text and "--threads" in text
 
 
+def test_a_wrong_option_is_answered_with_the_common_name_of_the_help() -> None:
+    said = CliRunner().invoke(cli.main, ["serve", "--no-such-option"]).output
+    assert "Try 'main serve --help' for help." in said
+
+
 def test_help_begins_with_examples_and_has_the_groups_of_the_documents() -> None:
     text = CliRunner().invoke(cli.main, ["serve", "--help"]).stdout
     first_screen = "\n".join(text.splitlines()[:24])

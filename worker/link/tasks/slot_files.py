@@ -99,8 +99,15 @@ def folder_size(folder: Path, besides: str) -> int:
     """Add up the sizes of the files in a folder, except one that is about to be replaced."""
     if not folder.is_dir():
         return 0
-    found = [one for one in os.scandir(folder) if one.is_file() and one.name != besides]
-    return sum(max(_BLOCK, one.stat().st_size) for one in found)
+    return sum(_size(one) for one in os.scandir(folder) if one.name != besides)
+
+
+def _size(entry: "os.DirEntry[str]") -> int:
+    """Return the size of a file, at least a block; 0 if another worker has just moved it."""
+    try:
+        return max(_BLOCK, entry.stat().st_size) if entry.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def write(path: Path, saved: Saved, stamp: Stamp) -> int:

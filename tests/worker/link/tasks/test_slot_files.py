@@ -206,6 +206,17 @@ def test_the_files_of_a_folder_are_added_up_but_for_the_one_to_be_replaced(path:
     assert slot_files.folder_size(path.parent, "story") == 4 << 20
 
 
+def test_a_file_that_goes_while_its_folder_is_read_counts_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another worker of the model saves for the same client: it writes `.part` and moves it."""
+    (path.parent / "story.part").write_bytes(b"x")
+    entries = list(os.scandir(path.parent))
+    (path.parent / "story.part").unlink()
+    monkeypatch.setattr(os, "scandir", lambda folder: entries)
+    assert slot_files.folder_size(path.parent, "story") == 0
+
+
 @pytest.mark.parametrize("n_streams", [1, 2, 4])
 def test_the_streams_of_llama_server_are_written_and_read(path: Path, n_streams: int) -> None:
     state = struct.pack("<II", 1, 3) + b"three cells" + bytes(4)
