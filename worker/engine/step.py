@@ -206,10 +206,10 @@ class Step:
         broken = [self._slots[row.seq] for i, row in enumerate(rows) if self._is_broken(i, row)]
         if not broken:
             return False
-        ids = [slot.active.task.key.id for slot in broken]
-        action = "these tasks fail, the others read their prompts again"
-        logger.error("logits not numbers", extra={"tasks": ids, "action": action})
+        action = "the task fails, the cache is emptied, other tasks read their prompts again"
         for slot in broken:
+            key = slot.active.task.key
+            logger.error("logits not numbers", extra={"task": key.id, "action": action})
             self.results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
         for row in rows:
             if (slot := self._slots[row.seq]).state is SlotState.DECODE:

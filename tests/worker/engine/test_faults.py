@@ -204,7 +204,7 @@ def test_logits_that_are_not_numbers_fail_their_task_and_leave_nothing(
         while not rig.terminals(bad):
             rig.turn()
     assert "not numbers" in rig.failed(bad).message
-    assert f"tasks={bad} " in caplog.text
+    assert f"task={bad} " in caplog.text
     cache = rig.engine.cache
     assert cache.n_host_bytes == 0
     assert rig.backend.n_used == cache.n_cells == cache.n_held  # what is read again
