@@ -211,6 +211,7 @@ class Step:
             key = slot.active.task.key
             logger.error("logits not numbers", extra={"task": key.id, "action": action})
             self.results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
+            self._counters.n_faults += 1
         for row in rows:
             if (slot := self._slots[row.seq]).state is SlotState.DECODE:
                 del slot.tokens[-len(row.tokens) :]  # they are still to be decoded

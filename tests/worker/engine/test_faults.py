@@ -205,6 +205,7 @@ def test_logits_that_are_not_numbers_fail_their_task_and_leave_nothing(
             rig.turn()
     assert "not numbers" in rig.failed(bad).message
     assert f"task={bad} " in caplog.text
+    assert rig.engine.counters.n_faults == 1
     cache = rig.engine.cache
     assert cache.n_host_bytes == 0
     assert rig.backend.n_used == cache.n_cells == cache.n_held  # what is read again
