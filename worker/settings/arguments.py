@@ -94,15 +94,16 @@ class FieldType(click.ParamType[Any]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the field's value; a wrong file ends with code 78, all else as a usage error."""
         escapes = ctx.params.get(_ESCAPE) is not False if ctx is not None else True
+        flag = self._option.flags[-1]
         try:
-            flag = self._option.flags[-1]
             read = options.read_text(self._option, value, flag, escapes=escapes)
             if ctx is not None:
                 name = _as_given(self._option)
                 ctx.meta[f"{_NOT_USED}{flag}"] = options.not_used(self._option, value, name)
             return read
         except InvalidRequest as error:
-            self.fail(error.message, param, ctx)
+            said = error.message.removeprefix(f"Field '{flag}': ").removeprefix(f"{flag}: ")
+            self.fail(said, param, ctx)  # click says which option it was
         except ConfigError as error:
             raise ConfigRefused(str(error)) from error
 

@@ -139,6 +139,17 @@ def test_a_wrong_option_is_answered_with_the_common_name_of_the_help() -> None:
     assert "Try 'main serve --help' for help." in said
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "99999"], "'--port': Value must be between 0 <= value <= 65535"),
+        (["--temp", "abc"], "'--temp' / '--temperature': must be a number, but got 'abc'"),
+    ],
+)
+def test_an_option_with_a_wrong_value_is_named_once(words: list[str], said: str) -> None:
+    assert f"Invalid value for {said}" in CliRunner().invoke(cli.main, ["serve", *words]).output
+
+
 def test_help_begins_with_examples_and_has_the_groups_of_the_documents() -> None:
     text = CliRunner().invoke(cli.main, ["serve", "--help"]).stdout
     first_screen = "\n".join(text.splitlines()[:24])
