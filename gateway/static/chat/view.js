@@ -49,7 +49,9 @@ export default function Chat() {
   useAddress();
   const isEmpty = isLoaded.value && !path.value.length;
   const onKeyDown = (event) => {
-    if (event.key === 'Escape') isDrawerOpen.value = false;
+    if (event.key !== 'Escape' || !isDrawerOpen.value) return;
+    event.preventDefault();
+    isDrawerOpen.value = false;
   };
   return html`<div
     class="chat"

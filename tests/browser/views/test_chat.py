@@ -89,6 +89,24 @@ async def test_an_answer_is_stopped_and_goes_on(page: Page, pool: Served) -> Non
     assert after.startswith(before[: len(before) // 2])
 
 
+async def test_escape_stops_an_answer_wherever_the_focus_is(page: Page, pool: Served) -> None:
+    await page.goto(pool.url)
+    await endless(page)
+    await say(page, "Count.")
+    await grown(written(page))
+    await page.get_by_role("button", name="Settings of this chat").click()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await questions(page).get_by_role("button", name="Edit").focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_label("Text of the message")).to_have_count(0)
+    await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    await page.locator("main").click(position={"x": 5, "y": 300})
+    await page.keyboard.press("Escape")
+    await expect(page.locator("article .note")).to_have_text("Stopped.")
+
+
 async def test_versions_stand_beside_one_another(page: Page, pool: Served) -> None:
     await page.goto(pool.url)
     await settings(page, Longest_answer="6")

@@ -102,6 +102,19 @@ function useDrops() {
   }, []);
 }
 
+// Escape stops the answer wherever the focus is; where it closes something, it does only that.
+function useEscape(run) {
+  useEffect(() => {
+    if (!run) return undefined;
+    const stop = (event) => {
+      const closes = event.defaultPrevented || document.querySelector('dialog[open]');
+      if (event.key === 'Escape' && !event.isComposing && !closes) run.stop();
+    };
+    document.addEventListener('keydown', stop);
+    return () => document.removeEventListener('keydown', stop);
+  }, [run]);
+}
+
 export function Composer({ onSettings }) {
   const field = useRef(null);
   const shown = useRef('');
@@ -109,6 +122,7 @@ export function Composer({ onSettings }) {
   const text = draftOf(id);
   const run = runHere();
   useDrops();
+  useEscape(run);
   useLayoutEffect(() => {
     const early = drafts.peek().get('');
     if (!id || !early) return;
@@ -133,7 +147,6 @@ export function Composer({ onSettings }) {
   };
   const onKeyDown = (event) => {
     if (event.key === 'Enter' && !event.shiftKey && !event.isComposing) submit(event);
-    if (event.key === 'Escape') run?.stop();
   };
   const onPaste = (event) => {
     const files = [...(event.clipboardData?.files ?? [])];

@@ -38,7 +38,10 @@ function Editor({ message, onEnd }) {
     if (text.trim() && text !== message.content) edit(message, text);
   };
   const onKeyDown = (event) => {
-    if (event.key === 'Escape') onEnd();
+    if (event.key === 'Escape') {
+      event.preventDefault();
+      onEnd();
+    }
     if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) save(event);
   };
   const isQuestion = message.role === 'user';
