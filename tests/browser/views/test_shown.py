@@ -147,6 +147,9 @@ async def test_calls_of_tools_are_answered_by_hand(page: Page, fake_pool: Served
 async def test_only_changed_settings_are_sent_and_presets_keep_them(
     page: Page, fake_pool: Served
 ) -> None:
+    params = {"temperature": 0.800000011920929, "seed": 4294967295}
+    props = {"default_generation_settings": {"params": params}}
+    await intercept(page, "*/props*", lambda one: one.fulfill(props))
     asked = await answer_with(page, stream({"content": "Yes."}))
     await page.goto(fake_pool.url)
     await expect(page.locator(".model")).to_have_text("fake")  # it is known which one to ask for
@@ -155,7 +158,10 @@ async def test_only_changed_settings_are_sent_and_presets_keep_them(
     await page.get_by_role("button", name="Settings of this chat").click()
     temperature = page.get_by_label("Temperature", exact=True)
     await expect(temperature).to_have_attribute("placeholder", "0.8")
+    seed = page.get_by_label("Seed", exact=True)
+    await expect(seed).to_have_attribute("placeholder", "random")
     await temperature.fill("0.1")
+    await seed.fill("4294970000")  # in six digits the same as llama-server's number for random
     await page.get_by_label("System prompt").fill("Be brief.")
     await page.get_by_label("Name of a new preset").fill("brief")
     await page.get_by_role("button", name="Save these settings").click()
@@ -166,7 +172,8 @@ async def test_only_changed_settings_are_sent_and_presets_keep_them(
     await answered(page, 2)
     ours = {"model", "messages", "stream", "stream_options", "return_progress", "reasoning_control"}
     assert set(asked[0]) == ours
-    assert set(asked[1]) == ours | {"temperature"} and asked[1]["temperature"] == 0.1
+    assert set(asked[1]) == ours | {"temperature", "seed"}
+    assert (asked[1]["temperature"], asked[1]["seed"]) == (0.1, 4294970000)
     roles = [message["role"] for message in asked[1]["messages"]]
     assert roles == ["system", "user", "assistant", "user"]
 

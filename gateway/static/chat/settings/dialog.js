@@ -12,7 +12,7 @@ const TOOLS = '[{"type": "function", "function": {"name": "…", "parameters": {
 const SCHEMA = '{"type": "object", "properties": {…}}';
 
 function Field({ field, value, onChange }) {
-  const { name, label, help, step, min, max, usual } = field;
+  const { name, label, help, step, min, max, usual, said } = field;
   const isChanged = value !== undefined;
   const shown = isChanged ? value : '';
   const take = (event) => onChange(valueOf(field, event.target.value));
@@ -29,7 +29,7 @@ function Field({ field, value, onChange }) {
           step=${step}
           min=${min}
           max=${max}
-          placeholder=${String(usual)}
+          placeholder=${said}
           value=${shown}
           onChange=${take}
         />`;
@@ -64,7 +64,7 @@ function Sampling({ sampling, onChange }) {
       <div class="fields">${shown(false)}</div>
     </details>
     <p class="muted">
-      ${n ? `${n} changed; only these are sent.` : 'Grey numbers are the server’s; nothing is sent.'}
+      ${n ? `${n} changed; only these are sent.` : 'What is grey is the server’s; nothing is sent.'}
       ${n > 0 && html` <button type="button" class="quiet" onClick=${() => onChange({})}>Reset</button>`}
     </p>
   </fieldset>`;

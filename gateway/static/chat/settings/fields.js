@@ -6,7 +6,7 @@ const KNOWN = {
   top_p: ['Top P', 'Choose among the likeliest tokens that together have this probability.', 0.05, 0, 1],
   min_p: ['Min P', 'Leave out tokens less likely than this part of the likeliest.', 0.01, 0, 1],
   max_tokens: ['Longest answer', 'In tokens; -1: as long as it takes.', 1, -1],
-  seed: ['Seed', 'The same seed gives the same answer; 4294967295 is a new one each time.', 1, 0],
+  seed: ['Seed', 'The same seed gives the same answer; without one, each answer differs.', 1, 0],
   repeat_penalty: ['Repeat penalty', '1 is none.', 0.05, 0],
   repeat_last_n: ['Repeat range', 'Tokens that the repeat penalty looks back.', 1, -1],
   presence_penalty: ['Presence penalty', '0 is none.', 0.1, -2, 2],
@@ -26,7 +26,11 @@ const HIDDEN = new Set([
   'reasoning_in_content', 'samplers', 'speculative.types', 'stream', 'timings_per_token',
 ]);
 
-const rounded = (value) => Number(value.toPrecision(6)); // 0.8 comes as 0.800000011920929
+// What a number of the server means, where it is no amount.
+const WORDS = { max_tokens: { '-1': 'no limit' }, seed: { 4294967295: 'random' } };
+
+// 0.8 comes as 0.800000011920929.
+const rounded = (value) => (Number.isInteger(value) ? value : Number(value.toPrecision(6)));
 
 // Returns the fields of a model, those that are changed most first.
 export function fieldsOf(props) {
@@ -41,7 +45,8 @@ export function fieldsOf(props) {
     .map(([name, value]) => {
       const [label = name, help = '', step = 'any', min, max] = KNOWN[name] ?? [];
       const usual = typeof value === 'number' ? rounded(value) : value;
-      return { name, label, help, step, min, max, usual, isFirst: FIRST.includes(name) };
+      const said = WORDS[name]?.[usual] ?? String(usual);
+      return { name, label, help, step, min, max, usual, said, isFirst: FIRST.includes(name) };
     });
 }
 
