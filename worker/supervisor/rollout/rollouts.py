@@ -160,7 +160,8 @@ class Rollouts:
             model = self._fleet.workers[name].config.alias
             if not order.force and not set(self._fleet.serving(model)) - {name}:
                 why = f"'{name}' is the only worker of '{model}' that serves"
-                return f"{why}: `force` drains it all the same", False
+                how = '--force ("force": true in the admin API) drains it all the same'
+                return f"{why}: {how}", False
             self._fleet.drain(name, now)
         logger.info(
             "order for a worker carried out", extra={"worker": name, "order": order.verb.value}
