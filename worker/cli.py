@@ -43,7 +43,7 @@ from worker.settings.arguments import (
     with_options,
 )
 from worker.settings.config_show import Origins, numbers, places_in, toml
-from worker.settings.download import located
+from worker.settings.download import located, with_remote_preset
 from worker.settings.information_options import information_options, version_option
 from worker.settings.pool_config import read_pool_config
 from worker.supervisor.children import launch
@@ -160,6 +160,7 @@ def serve(config: Path | None, **values: Any) -> None:
         pool = _with_log_settings(pool, overrides, console)
         logs.configure("supervisor", pool.log, stream=console)
         log_warnings(overrides)
+        pool = with_remote_preset(pool)
         host = read_host()
         with runtime_directory(pool.runtime_dir) as folder:
             pool = _on_this_host(pool, folder, host)

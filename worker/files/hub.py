@@ -17,6 +17,7 @@ from worker.files.model_file import paths_of
 
 _USUAL = ("Q4_K_M", "Q8_0")
 """Quantizations to choose if none is named, by preference."""
+_PRESET = "preset.ini"
 _BITS = re.compile(r"[-._](?:[A-Z]*?)(\d+)(?:_\w+)?\.gguf$", re.IGNORECASE)
 
 
@@ -52,6 +53,13 @@ class Repository:
     def name_of_projector(self, model: str) -> str:
         """Return the projector that belongs to a model; "" if there is none."""
         return pick_projector(self._names(), model)
+
+    def preset(self) -> str:
+        """Return the local path of the preset file that stands for the models; "" without one."""
+        names = self._names()
+        if self._hub is None and self._here is not None and (self._here / _PRESET).is_file():
+            return str(self._here / _PRESET)
+        return self.fetch(_PRESET) if _PRESET in names else ""
 
     def fetch(self, name: str, bar: Callable[..., Any] | None = None) -> str:
         """Download a file, with all its parts if it is split; return its local path.

@@ -55,7 +55,11 @@ class Catalog:
         """
         self._pool = pool
         self._environ = environ if pool.gateway.models_cache else None
-        self._flags = {k: v for k, v in flags.items() if k.startswith(("worker.", "sampling."))}
+        self._flags = {
+            field: value
+            for field, value in flags.items()
+            if field.startswith(("worker.", "sampling.")) and field not in _REPOSITORIES[0]
+        }
         self.entries: Mapping[str, Entry] = {}
 
     def __repr__(self) -> str:

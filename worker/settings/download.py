@@ -4,6 +4,7 @@ Downloads are kept, so that the next start needs no network. A file gets its nam
 complete.
 """
 
+import logging
 import os
 import shutil
 import urllib.parse
@@ -11,13 +12,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from protocol.config.config import WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from worker.files.hub import Repository
+
+logger = logging.getLogger("supervisor")
 
 _TIMEOUT_S = 30.0
 _FOLDER = "models"
 """Folder in which llama-server of 2024 stored downloads."""
+
+
+def with_remote_preset(pool: PoolConfig) -> PoolConfig:
+    """Return the pool with models on demand if its repository has a `preset.ini` of them.
+
+    As in llama-server, the preset takes precedence over the GGUF files beside it.
+    """
+    gateway, worker = pool.gateway, (*pool.worker, WorkerConfig())[0]
+    chooses = gateway.models_dir or gateway.models_preset
+    if chooses or len(pool.worker) > 1 or worker.model_url or not worker.hf_repo:
+        return pool
+    hub = Repository(worker.hf_repo, token=worker.hf_token, offline=worker.offline)
+    preset = hub.preset()
+    if not preset:
+        return pool
+    logger.warning(
+        "models of a remote preset", extra={"file": preset, "hint": "use presets that you trust"}
+    )
+    worker = replace(worker, hf_repo="", hf_file="")
+    return replace(pool, gateway=replace(gateway, models_preset=preset), worker=(worker,))
 
 
 def fetched(worker: WorkerConfig) -> WorkerConfig:

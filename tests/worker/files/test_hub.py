@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from protocol.config.config import WorkerConfig
+from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from worker.files.hub import pick_file, pick_projector
 from worker.files.hub_cache import cache_folder, cached_models
-from worker.settings.download import fetched
+from worker.settings.download import fetched, with_remote_preset
 
 COMMIT = "0123456789" * 4
 
@@ -70,6 +70,28 @@ def test_the_hubs_package_fetches_what_was_chosen(monkeypatch: pytest.MonkeyPatc
     assert seen == [("u/m", "m-Q8_0.gguf", "T"), ("u/m", "x.gguf", None)]
     with pytest.raises(ConfigError, match="no GGUF file of Q2_K"):
         fetched(WorkerConfig(hf_repo="u/m:Q2_K"))
+
+
+def test_a_preset_in_a_repository_stands_for_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = put_hub(monkeypatch, lambda: ["m-Q8_0.gguf", "preset.ini"])
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m:Q8_0", hf_token="T", n_ctx=512),))
+    found = with_remote_preset(pool)
+    assert found.gateway.models_preset == "/cache/preset.ini"
+    assert found.worker == (WorkerConfig(hf_token="T", n_ctx=512),)
+    assert seen == [("u/m", "preset.ini", "T")]
+    put_hub(monkeypatch, lambda: ["m-Q8_0.gguf", "more/preset.ini"])
+    assert with_remote_preset(pool) == pool
+    assert with_remote_preset(PoolConfig(worker=(WorkerConfig(model="m"),))).worker[0].model == "m"
+
+
+@pytest.mark.usefixtures("no_package")
+def test_a_preset_that_was_fetched_before_needs_no_network(cache: Path) -> None:
+    snapshot = fill(cache, "u/m", "preset.ini")
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m", offline=True),))
+    assert with_remote_preset(pool).gateway.models_preset == f"{snapshot}/preset.ini"
+    fill(cache, "u/n", "m-Q8_0.gguf")
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/n"),))
+    assert with_remote_preset(pool) == pool
 
 
 def test_the_projector_comes_with_the_model_unless_it_is_not_wanted(

@@ -45,6 +45,12 @@ def test_flags_beat_the_section_and_that_beats_the_section_for_all(tmp_path: Pat
     assert worker.model == f"{tmp_path}/models/a.gguf"
 
 
+def test_the_repository_of_a_preset_is_not_that_of_its_models(tmp_path: Path) -> None:
+    flags = {"worker.hf_repo": "u/presets", "worker.n_ctx": 3}
+    (worker,) = only(catalog(tmp_path, "[a]\nhf = u/a\n", flags=flags)).workers
+    assert (worker.hf_repo, worker.n_ctx) == ("u/a", 3)
+
+
 def test_files_and_sections_are_models(tmp_path: Path) -> None:
     found = catalog(tmp_path, "[b]\nm = b.gguf\n[a]\nalias = x, y\ntags = t\n", "a.gguf", "c.gguf")
     infos = {name: entry.info for name, entry in found.entries.items()}
