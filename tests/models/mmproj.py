@@ -11,8 +11,11 @@ IMAGE_SIZE, PATCH_SIZE = 28, 14
 N_PATCHES = (IMAGE_SIZE // PATCH_SIZE) ** 2
 
 
-def write_mmproj(path: Path, n_embd_text: int) -> Path:
-    """Write a projector for a language model of this embedding length."""
+def write_mmproj(path: Path, n_embd_text: int, *, bias: float = 0.0) -> Path:
+    """Write a projector for a language model of this embedding length.
+
+    `bias` is added to each value of an embedding.
+    """
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
     writer.add_string("clip.projector_type", "mlp")
@@ -31,7 +34,7 @@ def write_mmproj(path: Path, n_embd_text: int) -> Path:
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     for name, shape in _shapes(n_embd_text).items():
-        writer.add_tensor(name, _weights(name, shape))
+        writer.add_tensor(name, _weights(name, shape) + np.float32(bias * (name == "mm.2.bias")))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

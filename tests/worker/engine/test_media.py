@@ -1,11 +1,14 @@
 """Images in prompts: placeholders, planning, reuse; the real libmtmd with a random projector."""
 
+import ctypes
 import os
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 import pytest
 
@@ -17,12 +20,13 @@ from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
-from worker.engine.backend import EmbeddingPiece
+from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.task import EngineTask, Submit
 from worker.llama.backend import LlamaBackend
 from worker.llama.media import reader as media_reader
+from worker.llama.media.reader import MediaReader
 from worker.prompt.prompt import PromptReader
 
 
@@ -140,6 +144,40 @@ def test_a_sound_is_not_measured_for_a_model_without_ears(
     monkeypatch.setattr(media_reader, "n_samples", None)
     with pytest.raises(InvalidRequest, match="does not take audio"):
         seeing.read_media(f"a {seeing.card.media_marker} b", [b"\xff" * 1000])
+
+
+@pytest.mark.model
+def test_an_embedding_that_is_no_number_never_comes_into_the_cache(tmp_path: Path) -> None:
+    """NaN in the cells of one task would make the logits of all tasks NaN."""
+    path = write_mmproj(tmp_path / "mmproj.gguf", 576, bias=float("inf"))
+    config = WorkerConfig(model=shallow_path(), mmproj=str(path), n_ctx=512, n_threads=threads())
+    backend = LlamaBackend(config, lambda _fraction: None)
+    tokens, media = backend.read_media(f"It {backend.card.media_marker} is", [png(40, 30)])
+    (start,) = media
+    backend.decode([BatchRow(0, 0, tokens[:start], wants_logits=False)])
+    with pytest.raises(DecodeFailed, match="not numbers"):
+        backend.decode_media(0, start, media[start])
+    backend.close()
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("sample", [float("nan"), float("inf"), 1e38, -1e38])
+def test_a_sound_whose_samples_are_no_sound_is_refused(
+    seeing: LlamaBackend, sample: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.array([0, -1.5, 40, sample], np.float32)
+    data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+    def load(_reader: MediaReader, file: bytes, _place: int) -> Any:
+        return mtmd.mtmd_bitmap_init_from_audio(len(file), data)
+
+    monkeypatch.setattr(MediaReader, "_check", lambda *_: None)
+    monkeypatch.setattr(MediaReader, "_load", load)
+    prompt = f"a {seeing.card.media_marker} b"
+    with pytest.raises(InvalidRequest, match="not numbers between"):
+        seeing.read_media(prompt, [b"RIFF"])
+    with pytest.raises(InvalidRequest, match="Failed to tokenize"):  # it has no ears
+        seeing.read_media(prompt, [b"RIF"])
 
 
 def bomb(side: int) -> bytes:

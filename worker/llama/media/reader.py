@@ -22,6 +22,7 @@ from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.pieces import TEXT, read_piece
 from worker.llama.media.size import MAX_SOUND_S, is_sound, n_pixels, n_samples
+from worker.llama.media.values import Floats, check_embedding, check_samples
 from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
@@ -33,8 +34,6 @@ _NO_MEDIUM = "Failed to load image or audio file"
 NO_MEDIA = (
     "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 )
-
-Embedding = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
 def _marker(model: str) -> str:
@@ -74,7 +73,7 @@ class MediaReader:
             raise ConfigError(f"cannot load the projector {config.mmproj}: {reason}")
         self.has_vision = bool(mtmd.mtmd_support_vision(self._context))
         self.has_audio = bool(mtmd.mtmd_support_audio(self._context))
-        self._embeddings: OrderedDict[str, Embedding] = OrderedDict()
+        self._embeddings: OrderedDict[str, Floats] = OrderedDict()
 
     def read(self, text: str, media: Sequence[bytes]) -> tuple[list[int], dict[int, MediaPiece]]:
         """Tokenize a text whose markers stand for `media`, in their order; adds BOS as usual."""
@@ -93,6 +92,7 @@ class MediaReader:
         try:
             for place, data in enumerate(media):
                 bitmaps.append(self._bitmap(data, place))
+                check_samples(bitmaps[-1], place)
             self._tokenize(text, bitmaps, chunks)
             return self._pieces(chunks)
         finally:
@@ -210,7 +210,7 @@ class MediaReader:
 
     # ---- encoding -----------------------------------------------------------------------------
 
-    def _encoded(self, piece: MediaPiece) -> Embedding:
+    def _encoded(self, piece: MediaPiece) -> Floats:
         known = self._embeddings.get(piece.key)
         if known is not None:
             self._embeddings.move_to_end(piece.key)
@@ -220,6 +220,7 @@ class MediaReader:
         n_values = piece.rows * int(lib.llama_model_n_embd_inp(self._model))
         output = mtmd.mtmd_get_output_embd(self._context)
         embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
+        check_embedding(embedding)
         self._embeddings[piece.key] = embedding
         if len(self._embeddings) > _CACHED_EMBEDDINGS:
             self._embeddings.popitem(last=False)
