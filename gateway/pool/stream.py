@@ -50,19 +50,18 @@ class Resumed(TaskMessage):
 class DeltaOffers:
     """The streams with deltas of this turn of the loop; one call offers them all to their readers.
 
-    It counts what waits for the readers of all streams, too.
-
-    A call of the loop for each of them costs as much as to write its token. All are formatted
-    before the first is written: Python and the kernel's network code push each other out of the
-    caches.
+    It counts what waits for all readers, too. A call of the loop for each stream costs as much as
+    to write its token. All are formatted before the first is written: that keeps caches warm.
     """
 
-    __slots__ = ("_streams", "n_waiting")
+    __slots__ = ("_streams", "holders", "n_waiting")
 
     def __init__(self) -> None:
         self._streams: list[TaskStream] = []
         self.n_waiting = 0
         """Bytes that wait for slow clients."""
+        self.holders: set[TaskStream] = set()
+        """The streams that hold them."""
 
     def __repr__(self) -> str:
         return f"<DeltaOffers {len(self._streams)}>"
@@ -260,14 +259,25 @@ class TaskStream:
         self._deltas = [merge(self._deltas)]
         self._n_uncounted, n_bytes = 0, size_of(self._deltas[0])
         self._hold(self._n_writing + n_bytes)
-        is_too_much = n_bytes > _MAX_PENDING or self._offers.n_waiting > _MAX_TOGETHER
-        if self.is_open and is_too_much:
-            self.fail(TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW))
+        if n_bytes > _MAX_PENDING:
+            self._drop()
+        elif self._offers.n_waiting > _MAX_TOGETHER:
+            max(self._offers.holders, key=lambda one: one._n_held - one._n_writing)._drop()
+
+    def _drop(self) -> None:
+        """Give up what waits for a slow client, also of an answer that has ended."""
+        self._deltas, self._mail = [], []
+        self._hold(self._n_writing)
+        self._error = TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW)
+        if self.is_open:
+            self._ended = True
             self._on_close(self)
 
     def _hold(self, n_bytes: int) -> None:
         self._offers.n_waiting += n_bytes - self._n_held
         self._n_held = n_bytes
+        holders = self._offers.holders
+        (holders.add if n_bytes else holders.discard)(self)
 
     def offer(self) -> Write | None:
         """Offer the reader what has come since it began to wait; return what it writes of that.

@@ -9,6 +9,10 @@ from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta
 from tests.gateway.pool.test_stream import DONE, stream
 
+PROB = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)
+MANY = Delta(text="a", tokens=(1,), n_predicted=1, probs=(PROB,))
+"""A token with ten alternatives, which take 200 bytes each."""
+
 
 async def test_alternatives_that_a_slow_client_does_not_fetch_end_its_answer(
     monkeypatch: pytest.MonkeyPatch,
@@ -16,13 +20,11 @@ async def test_alternatives_that_a_slow_client_does_not_fetch_end_its_answer(
     monkeypatch.setattr(streams, "_MAX_PENDING", 100_000)
     closed: list[TaskStream] = []
     one = stream(closed=closed)
-    prob = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)
-    for n in range(1, 1000):
-        one.push_delta(Delta(text="a", tokens=(1,), n_predicted=n, probs=(prob,)), 11.0)
-        if not one.is_open:
-            break
+    n = 0
+    while one.is_open:
+        one.push_delta(MANY, 11.0)
+        n += 1
     assert n < 200 and closed == [one]
-    assert isinstance(await one.receive(), Delta)
     with pytest.raises(TaskError, match="too slowly"):
         await one.receive()
 
@@ -34,20 +36,40 @@ async def test_what_waits_for_all_slow_clients_together_is_bounded(
     monkeypatch.setattr(streams, "_MAX_TOGETHER", 100_000)
     offers, closed = DeltaOffers(), list[TaskStream]()
     ended, late = stream(offers, closed), stream(offers, closed)
-    prob = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)
-    one = Delta(text="a", tokens=(1,), n_predicted=1, probs=(prob,))
     for _ in range(30):
-        ended.push_delta(one, 11.0)
+        ended.push_delta(MANY, 11.0)
     ended.push(DONE)
     n_ended = offers.n_waiting
     assert n_ended > 30 * 10 * 200
-    while late.is_open:
-        late.push_delta(one, 11.0)
+    while ended.has_mail:
+        late.push_delta(MANY, 11.0)
         assert offers.n_waiting < 110_000
-    assert closed == [late]
-    assert isinstance(await ended.receive(), Delta)
-    assert offers.n_waiting > n_ended, "it is being written"
-    assert await ended.receive() is DONE
+    assert late.is_open and closed == [], "the other held more"
+    with pytest.raises(TaskError, match="too slowly"):
+        await ended.receive()
     late.close()
     ended.close()
-    assert offers.n_waiting == 0
+    assert offers.n_waiting == 0 and not offers.holders
+
+
+async def test_the_answer_of_which_most_waits_is_given_up_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(streams, "_COMPACT_BYTES", 2_000)
+    monkeypatch.setattr(streams, "_MAX_TOGETHER", 100_000)
+    offers, closed = DeltaOffers(), list[TaskStream]()
+    slowest, slow, slower = (stream(offers, closed) for _ in range(3))
+    for _ in range(20):
+        slow.push_delta(MANY, 11.0)
+        slowest.push_delta(MANY, 11.0)
+    slow_delta = await slow.receive()
+    assert isinstance(slow_delta, Delta) and offers.n_waiting > 2 * 20 * 10 * 200
+    while not closed:
+        slower.push_delta(MANY, 11.0)
+    assert closed == [slowest], "the other is writing what it holds"
+    assert offers.n_waiting < 70_000
+    with pytest.raises(TaskError, match="too slowly"):
+        await slowest.receive()
+    for one in (slowest, slow, slower):
+        one.close()
+    assert offers.n_waiting == 0 and not offers.holders
