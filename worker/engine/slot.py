@@ -222,6 +222,7 @@ class Slot:
         """Note that the task has given its cells up; the caller has removed the tokens."""
         run = self.active
         run.is_preempted = True
+        run.probed.clear()  # it is read again
         if self.state is SlotState.DECODE:
             self.move(SlotState.PREFILL)
 

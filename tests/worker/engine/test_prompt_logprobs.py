@@ -56,6 +56,21 @@ def test_others_go_on_and_say_the_same_beside_a_judged_prompt() -> None:
         assert len(delta.prompt) == len(PROMPT) + 3
 
 
+def test_a_prompt_that_is_read_twice_is_judged_once() -> None:
+    """What a task had read is lost where another's logits are not numbers, as by a preemption."""
+    rig = Rig(n_slots=2)
+    judged = ask(rig, PROMPT * 3, n_probs=1, cache_prompt=False)
+    rig.turn()
+    bad = rig.submit("[[nan]]")
+    while not rig.terminals(bad):
+        rig.turn()
+    assert rig.engine.counters.n_preempted == 1 and not prompt_of(rig, judged)
+    rig.finish()
+    (delta,) = prompt_of(rig, judged)
+    assert len(delta.prompt) == 1 + len(PROMPT) * 3
+    assert rig.done(judged).n_predicted == 8
+
+
 def test_without_probabilities_the_tokens_are_told_and_the_cache_is_used() -> None:
     rig = Rig(n_slots=1)
     rig.submit(PROMPT)
