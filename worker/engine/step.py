@@ -16,7 +16,7 @@ from worker.engine.cache.sharing import PrefixSharing
 from worker.engine.results import Outbox, SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy
-from worker.engine.scheduling.preemption import NOT_A_NUMBER, Preemption, running
+from worker.engine.scheduling.preemption import Preemption, running
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import EngineProgress
 
@@ -198,20 +198,15 @@ class Step:
             self.results.fail(self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)))
 
     def _start_over(self, rows: Sequence[BatchRow]) -> bool:
-        """Fail tasks whose logits are NaN, and empty the cache: the others read theirs again.
+        """Where logits are NaN, empty the cache, let all read theirs again, and find whose fault.
 
         Attention multiplies the values of other sequences by zero, and NaN stays NaN: left in the
         cache it would spoil every later answer.
         """
-        broken = [self._slots[row.seq] for i, row in enumerate(rows) if self._is_broken(i, row)]
-        if not broken:
+        if not any(self._is_broken(i, row) for i, row in enumerate(rows)):
+            for row in rows:
+                self._slots[row.seq].active.is_suspect &= not row.wants_logits
             return False
-        action = "the task fails, the cache is emptied, other tasks read their prompts again"
-        for slot in broken:
-            key = slot.active.task.key
-            logger.error("logits not numbers", extra={"task": key.id, "action": action})
-            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
-            self._counters.n_faults += 1
         for row in rows:
             if (slot := self._slots[row.seq]).state is SlotState.DECODE:
                 del slot.tokens[-len(row.tokens) :]  # they are still to be decoded

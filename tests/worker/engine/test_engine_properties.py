@@ -59,6 +59,12 @@ class EngineMachine(RuleBasedStateMachine):
             )
         )
 
+    @rule(n=st.integers(0, 30), letter=st.sampled_from("ab"), cached=st.booleans())
+    def submit_broken(self, n: int, letter: str, cached: bool) -> None:
+        """Add a task with which all logits are NaN."""
+        prompt = "[[nan]]" + letter * n * self.scale
+        self.ids.append(self.rig.submit(prompt, cache_prompt=cached))
+
     @precondition(lambda self: self.ids)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:

@@ -14,6 +14,7 @@ from worker.engine.backend import DeadEnd
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
+from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.task import EngineJob, Report
 
 
@@ -205,14 +206,41 @@ def test_logits_that_are_not_numbers_fail_their_task_and_leave_nothing(
             rig.turn()
     assert "not numbers" in rig.failed(bad).message
     assert f"task={bad} " in caplog.text
-    assert rig.engine.counters.n_faults == 1
+    assert rig.engine.counters.n_faults == (1 if self_extend is None else 2)
     cache = rig.engine.cache
     assert cache.n_host_bytes == 0
     assert rig.backend.n_used == cache.n_cells == cache.n_held  # what is read again
     if self_extend is None:
         rig.finish()
         assert rig.text(good) == alone.text(wanted)
-        assert rig.engine.counters.n_preempted == 1
+        assert f"task={bad} " in caplog.text
     else:  # positions that were divided cannot be read again
         assert "not numbers" in rig.failed(good).message
     assert rig.engine.failure is None
+
+
+def test_whose_logits_are_no_numbers_is_found_among_many(caplog: pytest.LogCaptureFixture) -> None:
+    """NaN spreads to all logits: tasks of the same step failed with the one whose fault it was."""
+    prompts = ["one", "two " * 20, "one", "three" * 40]
+    alone = Rig(n_slots=1)
+    wanted = [alone.submit(prompt, n_predict=30) for prompt in prompts]
+    alone.finish()
+    rig = Rig(n_slots=6, n_cells=1024, drafter=PromptLookup(1, 4))
+    first = [rig.submit(prompt, n_predict=30) for prompt in prompts[:2]]
+    rig.turn()
+    bad = [rig.submit(f"[[nan]] {'x' * 100}{i}", n_predict=9) for i in range(2)]
+    good = first + [rig.submit(prompt, n_predict=30) for prompt in prompts[2:]]
+    rig.finish()
+    assert ["not numbers" in rig.failed(one).message for one in bad] == [True, True]
+    assert [rig.text(one) for one in good] == [alone.text(one) for one in wanted]
+    assert not rig.backend._is_spoiled
+
+
+def test_nan_that_a_task_left_which_ended_is_no_fault_of_the_next() -> None:
+    rig = Rig(n_slots=2, n_cells=1024)
+    gone = rig.submit("[[nan]]" + "x" * 300)
+    rig.turn()
+    rig.cancel(gone)
+    good = rig.submit("a good one", n_predict=5)
+    rig.finish()
+    assert rig.done(good).n_predicted == 5

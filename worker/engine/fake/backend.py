@@ -121,6 +121,7 @@ class FakeBackend:
         self._seated: dict[int, FakeSampler] = {}
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
+        self._is_spoiled = False
         self.n_cells = total
         self.n_batch = min(config.n_batch, total)
         self.n_seq = n_sequences(config.n_slots, config.cache_branches)
@@ -203,6 +204,7 @@ class FakeBackend:
         for row in rows:
             self._cells[row.seq] += map(Cell, row.tokens)
             self._find_fault(row)
+            self._is_spoiled |= self._faults.get(row.seq, (b"",))[0] == b"nan"
         if step_s := self._step_s + n_tokens * self._token_s:
             time.sleep(step_s)
         n_outputs = sum(len(row.tokens) if row.is_probed else row.wants_logits for row in rows)
@@ -221,13 +223,14 @@ class FakeBackend:
         return len({id(cell) for cells in self._cells.values() for cell in cells})
 
     def is_broken(self, row: int) -> bool:
-        """Whether the row's prompt asks for it."""
-        return self._faults.get(self._last[row].seq, (b"",))[0] == b"nan"
+        """Whether any prompt asked for it since the cache was emptied, as NaN spreads."""
+        return self._is_spoiled
 
     def clear(self) -> None:
         """Forget all sequences."""
         for seq in list(self._cells):
             self.remove(seq, 0)
+        self._is_spoiled = False
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
         """Do nothing: sampling ahead would not be faster."""

@@ -51,18 +51,35 @@ class Preemption:
         return [row for row in rows if row.seq != newest.id]
 
     def start_over(self) -> None:
-        """Empty the cache, in which any value may be wrong, and let all tasks read theirs again."""
-        for slot in running(self._slots):
-            if slot in self._results.finished:
-                continue
-            if self._can_resume:
+        """Empty the cache, in which values are not numbers, and let all tasks read theirs again.
+
+        Whose fault it was is found by reading one after the other: NaN spreads to all logits. So
+        the first time every task is a suspect, until logits with it are numbers; a suspect with
+        which they are not fails.
+        """
+        busy = [slot for slot in running(self._slots) if slot not in self._results.finished]
+        failing = [slot for slot in busy if slot.active.is_suspect or not self._can_resume]
+        for slot in failing:
+            key, action = slot.active.task.key, "the task fails, others read their prompts again"
+            logger.error("logits not numbers", extra={"task": key.id, "action": action})
+            self._cache.counters.n_faults += 1
+            self._results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
+        if not failing:
+            action = "tasks read their prompts again one by one, to find whose fault it is"
+            logger.warning("logits not numbers", extra={"action": action})
+        for slot in busy:
+            if slot not in failing:
+                slot.active.is_suspect = not (failing or slot.active.pauses)
                 self._preempt(slot, copies=False)
-            else:
-                self._results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
         self._cache.clear()
 
     def resume(self) -> None:
-        """Continue the oldest preempted task if all its tokens fit, or if no other task runs."""
+        """Continue the oldest preempted task if all its tokens fit, or if no other task runs.
+
+        Not while there is a suspect, so that there is only one.
+        """
+        if any(slot.active.is_suspect for slot in running(self._slots)):
+            return
         preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
         if not preempted:
             return
