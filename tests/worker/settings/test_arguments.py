@@ -119,10 +119,9 @@ def test_every_option_that_sets_nothing_says_so_or_ends_the_start(row: options.U
 
 
 def test_a_warning_names_the_option_as_it_was_given() -> None:
-    (line,) = arguments.warnings(given("-ps", "0.1").unused)
-    assert line.startswith("-ps needs several drafts")
-    (line,) = arguments.warnings(given("--draft_p_split=0.1").unused)
-    assert line.startswith("--draft-p-split needs")
+    for words, name in (("-ps 0.1", "-ps"), ("--draft_p_split=0.1", "--draft-p-split")):
+        (line,) = arguments.warnings(given(*words.split()).unused)
+        assert line.startswith(f"{name} needs several drafts")
 
 
 @pytest.mark.slow
@@ -134,20 +133,16 @@ def test_the_version_is_llamapools_and_help_names_the_options() -> None:
         assert "--ctx-size" in text and "--threads" in text
 
 
-def test_a_wrong_option_is_answered_with_the_common_name_of_the_help() -> None:
-    said = CliRunner().invoke(cli.main, ["serve", "--no-such-option"]).output
-    assert "Try 'main serve --help' for help." in said
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--port", "99999"], "'--port': Value must be between 0 <= value <= 65535"),
-        (["--temp", "abc"], "'--temp' / '--temperature': must be a number, but got 'abc'"),
+        ("--no-such", "Try 'main serve --help' for help."),
+        ("--port 99999", "for '--port': Value must be between 0 <= value <= 65535"),
+        ("--temp x", "for '--temp' / '--temperature': must be a number, but got 'x'"),
     ],
 )
-def test_an_option_with_a_wrong_value_is_named_once(words: list[str], said: str) -> None:
-    assert f"Invalid value for {said}" in CliRunner().invoke(cli.main, ["serve", *words]).output
+def test_a_wrong_option_is_named_once_with_where_help_is(words: str, said: str) -> None:
+    assert said in CliRunner().invoke(cli.main, ["serve", *words.split()]).output
 
 
 def test_help_begins_with_examples_and_has_the_groups_of_the_documents() -> None:
