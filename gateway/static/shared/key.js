@@ -11,7 +11,10 @@ export function KeyDialog() {
   const field = useRef(null);
   const [key, write] = useState(apiKey.peek());
   const [isRemembered, remember] = useState(isKeyRemembered());
-  useLayoutEffect(() => field.current.focus(), []);
+  useLayoutEffect(() => {
+    field.current.focus();
+    field.current.select(); // what is typed replaces a key that was wrong
+  }, []);
   const close = () => {
     isKeyDialogOpen.value = false;
     isKeyNeeded.value = false;
