@@ -13,7 +13,7 @@ from worker.host.child import ChildOutcome, run
 from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.settings import resolve
-from worker.settings.download import located
+from worker.settings.download import fetched, located
 from worker.supervisor.children import launch
 
 
@@ -68,7 +68,7 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
     """Resolve a configuration without a download; return it, its placements and its error."""
     folder = pool.runtime_dir or resolve.MADE_AT_START
     try:
-        pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=located)
+        pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=_at_hand)
     except ConfigError as error:
         workers = pool.worker or (WorkerConfig(),)
         named = [replace(one, name=one.name or f"worker-{i}") for i, one in enumerate(workers, 1)]
@@ -76,6 +76,14 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
     if not placements:  # models are loaded on demand
         return pool, (), ""
     return pool, tuple(describe([one.name for one in pool.worker], placements)), ""
+
+
+def _at_hand(worker: WorkerConfig) -> WorkerConfig:
+    """Return the worker with the files that were downloaded before; others keep their address."""
+    try:
+        return fetched(replace(worker, offline=True))
+    except ConfigError:
+        return located(worker)
 
 
 def write(case: Case) -> Path:

@@ -182,9 +182,14 @@ class _ModelChecks:
         self._header = cache(read_header)
 
     def files(self) -> Iterator[Finding]:
-        for path in dict.fromkeys(worker.model for worker in self._case.workers):
+        workers = self._case.workers
+        for source in dict.fromkeys(one.hf_repo or one.model_url for one in workers):
+            if source:
+                yield model.not_here(source)
+        here = (one.model for one in workers if not one.model_url)
+        for path in dict.fromkeys(here):
             if not path:
-                continue  # the check of the configuration reports its error
+                continue  # to be fetched; or the check of the configuration reports its error
             try:
                 yield model.judge_model(path, self._header(Path(path)))
             except OSError as error:

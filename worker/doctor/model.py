@@ -1,6 +1,6 @@
 """Judges whether a model's file can be used."""
 
-from worker.doctor.finding import Finding, fail, mib, ok
+from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.files.gguf_header import Header
 
 MODEL = "model"
@@ -17,3 +17,9 @@ def judge_model(path: str, header: Header) -> Finding:
     if not header.n_tensors:
         return fail(MODEL, f"{text}: it is a vocabulary without a model", "name the model's file")
     return ok(MODEL, text)
+
+
+def not_here(source: str) -> Finding:
+    """Tell of a model that only the start would download."""
+    remedy = "fetch it (`llamapool pull`, or start once) and run this again"
+    return warn(MODEL, f"{source} is not on this host: neither file nor memory was checked", remedy)

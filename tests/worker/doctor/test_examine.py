@@ -99,6 +99,18 @@ def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path
     ]
 
 
+def test_a_model_that_is_still_to_be_fetched_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
+    url = "http://127.0.0.1:9/m.gguf"
+    workers = (WorkerConfig(hf_repo="u/m"), WorkerConfig(model_url=url, model=f"{tmp_path}/m.gguf"))
+    case = opened(PoolConfig(worker=workers), "", tmp_path, Asked(loads=False))
+    found = [finding for finding in examine(case) if finding.name == "model"]
+    assert [finding.level for finding in found] == [Level.WARN, Level.WARN]
+    assert ["u/m is not on this host" in found[0].text, url in found[1].text] == [True, True]
+
+
 def test_of_a_configuration_that_cannot_be_read_only_the_host_is_examined(tmp_path: Path) -> None:
     case = opened(PoolConfig(), "pool.toml: no such key", tmp_path, Asked(loads=False))
     found = {finding.name: finding for finding in examine(case)}
