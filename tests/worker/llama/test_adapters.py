@@ -175,10 +175,13 @@ def test_a_file_that_is_no_control_vector_stops_the_start(files: Path, tmp_path:
 
 
 def test_a_task_whose_logits_are_not_numbers_spoils_no_other(tmp_path: Path) -> None:
-    """NaN that stayed in free cells of the shared cache made every later logit NaN."""
+    """NaN in free cells of the shared cache, or in those of others, made all logits NaN."""
     write_lora(tmp_path / "huge.gguf", n_embd=N_EMBD, n_layer=N_LAYERS, strength=1e30)
-    lora = (str(tmp_path / "huge.gguf"),)
-    with serving(2, lora=lora, lora_init_without_apply=True) as served:
-        before = served.ask(STORY, cache_prompt=False).text
-        assert "not numbers" in served.ask(STORY, **ON, cache_prompt=False).failed.message
-        assert served.ask(STORY, cache_prompt=False).text == before
+    lora, plain = (str(tmp_path / "huge.gguf"),), {"cache_prompt": False, "n_predict": 20}
+    with serving(3, lora=lora, lora_init_without_apply=True, n_batch=64) as served:
+        before = served.ask(STORY, **plain).text
+        long = STORY * 20, plain | ON  # others decode between the pieces of its prompt
+        answers = served.ask_each([(STORY, plain), long, (STORY, plain)])
+        assert "not numbers" in answers[1].failed.message
+        assert [answers[0].text, answers[2].text] == [before] * 2
+        assert served.ask(STORY, **plain).text == before
