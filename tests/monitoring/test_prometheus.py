@@ -47,7 +47,7 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[httpx.AsyncClie
     port = free_port()
     config = (RULES.parent / "prometheus.yml").read_text(encoding="utf-8")
     config = config.replace("127.0.0.1:8080", target).replace(
-        "scrape_interval: 5s", "scrape_interval: 200ms"
+        "scrape_interval: 5s", "scrape_interval: 500ms"
     )
     config = config.replace("evaluation_interval: 15s", "evaluation_interval: 200ms")
     (folder / "prometheus.yml").write_text(config)
