@@ -43,7 +43,7 @@ _NO_VALUE = {
 
 @asynccontextmanager
 async def prometheus(folder: Path, target: str) -> AsyncIterator[httpx.AsyncClient]:
-    """Run Prometheus, which scrapes this address five times a second."""
+    """Run Prometheus, which scrapes this address twice a second."""
     port = free_port()
     config = (RULES.parent / "prometheus.yml").read_text(encoding="utf-8")
     config = config.replace("127.0.0.1:8080", target).replace(
