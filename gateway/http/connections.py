@@ -38,12 +38,14 @@ _RESERVED = 128
 """File descriptors reserved for listeners, workers, logs, files and fetched media."""
 _LEAST = 16
 """Minimum limit of connections, also where the process may open few files."""
-_PIECE, _SMALL_PIECE = 4096, 512
-"""Bytes of HTTP/2 handled in one turn of the loop, at most 455 frames, of 40 us each; and those
-of which several connections may handle as many in the same turn."""
+_PIECE = 4096
+"""Bytes of HTTP/2 that a connection handles in one turn of the loop: at most 455 frames, of 40 us
+each."""
+_SMALL_PIECE = 512
+"""Connections with more bytes of HTTP/2 than this take turns; with fewer, none waits."""
 _PREFACE = b"PRI "
 _MANY_FRAMES = 32
-"""Frames of HTTP/2 in one piece beyond which a connection waits: those of a body are larger."""
+"""Frames in one piece beyond which the next connection waits; a body has few, large frames."""
 _FRAME_S = 160e-6
 """Seconds for each of them, four times what it takes: so they have a quarter of the loop."""
 _BODY = orjson.dumps(
@@ -74,9 +76,9 @@ class Connections:
         self.is_retiring = False
         """Whether each connection ends with its next answer, because another process serves."""
         self.turns = asyncio.Lock()
-        """Gives connections of HTTP/2 with much to handle a turn of the loop each."""
+        """Held by the connection whose large piece of HTTP/2 is handled next."""
         self.paused_until = 0.0
-        """When the next of them goes on."""
+        """Time of the loop before which no large piece is handled."""
 
     def __repr__(self) -> str:
         return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
@@ -112,7 +114,7 @@ class Connections:
             connection.retire()
 
     def note_frames(self, n: int, now: float) -> None:
-        """Let the next connection with much of HTTP/2 wait for as long as these are worth."""
+        """Let the next large piece wait `_FRAME_S` for each of these frames, if they are many."""
         if n > _MANY_FRAMES:
             self.paused_until = max(self.paused_until, now) + n * _FRAME_S
 

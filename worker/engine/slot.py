@@ -75,7 +75,7 @@ class SlotTask:
     is_preempted: bool = False
     """The task gave its cells to others and continues when they fit again."""
     is_suspect: bool = False
-    """It ran when logits were not numbers, and those with it alone are not known yet."""
+    """Logits were NaN while it ran, and it has chosen no token since."""
     response: ResponseBuffer | None = None
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
     is_undecided: bool = True
