@@ -116,7 +116,7 @@ class Connections:
     def note_frames(self, n: int, now: float) -> None:
         """Let the next large piece wait `_FRAME_S` for each of these frames, if they are many."""
         if n > _MANY_FRAMES:
-            self.paused_until = max(self.paused_until, now) + n * _FRAME_S
+            self.paused_until = max(self.paused_until, now + n * _FRAME_S)
 
     def leave(self, connection: "BoundedConnection") -> None:
         """Remove a connection that `enter` accepted."""
