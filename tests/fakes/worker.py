@@ -176,8 +176,9 @@ class FakeWorker:
         await self._connect()
 
     async def leave(self, reason: str = "drained", *, is_failure: bool = False) -> None:
-        """Say `Bye`."""
+        """Say `Bye`, and nothing after it."""
         await self.send(m.Bye(reason=reason, is_failure=is_failure))
+        self.go_silent()
 
     async def die(self) -> None:
         """Close the socket at once, without a word, and stop."""
