@@ -26,7 +26,6 @@ from protocol.config.options.table import GROUPS, OPTIONS
 from protocol.config.options.unused import FOREIGN, REFUSED, WITHOUT_EFFECT
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
 from protocol.config.usage_config import UsageConfig
-from protocol.process.log_fields import LOG_FIELDS
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import FLOAT32_MAX, INT32_MAX, FieldShape, leaves
@@ -222,14 +221,6 @@ def limits() -> str:
     return "\n".join([*lines, "", "## Request fields\n", _fields_text()]) + "\n"
 
 
-def logs() -> str:
-    """Return the page of log lines with its table of fields written anew."""
-    text = (DOCS / "running" / "logs.md").read_text(encoding="utf-8")
-    before, begin, _ = text.partition("<!-- fields: written by docs/generate.py -->\n")
-    rows = (f"| `{name}` | {_cell(meaning)} |" for name, meaning in LOG_FIELDS.items())
-    return before + begin + "\n".join(["| field | meaning |", "|---|---|", *rows]) + "\n"
-
-
 def _fields_text() -> str:
     """Every field of every body with its bound, those of sampling excepted."""
     found: dict[tuple[str, str], list[str]] = {}
@@ -287,7 +278,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "running/configuration.md": configuration,
     "using/options.md": options,
     "using/compatibility.md": compatibility,
-    "running/logs.md": logs,
     "running/limits.md": limits,
 }
 

@@ -1,6 +1,6 @@
 """Logging of every process: one line per event, to standard error and to a file if one is named.
 
-A call names the event and passes all values as fields (`protocol/process/log_fields.py`):
+A call names the event and passes all values as fields (those of docs/running/logs.md):
 
     logger.warning("worker lost", extra={"worker": name, "cause": cause})
 
