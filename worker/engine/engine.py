@@ -30,7 +30,7 @@ from worker.engine.engine_jobs import EngineJobs
 from worker.engine.results import Outbox
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.scheduling.policy import DefaultPolicy
+from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.slot import CacheNamespace, Slot, SlotTask
 from worker.engine.speculation.draft import Drafter, Speculator
 from worker.engine.stats import Counters
@@ -89,7 +89,7 @@ class Engine:
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
         n_drafted = max(0, backend.n_outputs - config.n_slots)
         speculator = Speculator(drafter, n_slots=config.spec_slots, n_rows=n_drafted)
-        policy = DefaultPolicy(backend, speculator, config.self_extend)
+        policy = StepPolicy(backend, speculator, config.self_extend)
         rules = StepRules(policy, budget, config.context_shift, config.self_extend)
         self._step = Step(backend, self.cache, rules, self._outbox)
         self._drafter = drafter

@@ -22,7 +22,7 @@ from tests.models.shallow import shallow_path
 from tests.worker.continuing import Asker, Told
 from tests.worker.served import Answer, Served, is_plausible
 from worker.engine.backend import BatchRow, Sampler
-from worker.engine.scheduling.policy import DefaultPolicy
+from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.slot import Slot
 from worker.engine.task import EngineTask, GoOn, Submit
 from worker.llama.backend import LlamaBackend
@@ -87,13 +87,13 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read what was begun in rows of one token, by the kernels that generated it."""
-    ready = DefaultPolicy._n_ready
+    ready = StepPolicy._n_ready
 
-    def n_ready(self: DefaultPolicy, slot: Slot) -> int:
+    def n_ready(self: StepPolicy, slot: Slot) -> int:
         n_prompt = len(slot.active.task.prompt) - len(slot.tokens)
         return min(ready(self, slot), n_prompt) if n_prompt > 0 else 1
 
-    monkeypatch.setattr(DefaultPolicy, "_n_ready", n_ready)
+    monkeypatch.setattr(StepPolicy, "_n_ready", n_ready)
 
 
 def asker(served: Served) -> Asker:

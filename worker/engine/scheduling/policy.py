@@ -1,11 +1,10 @@
 """What the next step computes: one row of each decoding slot, then pieces of prompts.
 
 `StepPolicy.plan` alone decides that; `Step` carries it out and changes nothing of it, unless the
-cache is full. Another policy is a class with a `plan`, chosen where `Engine` makes its `StepRules`.
+cache is full.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from worker.engine.backend import Backend, BatchRow
 from worker.engine.cache.self_extend import SelfExtend
@@ -16,18 +15,7 @@ from worker.engine.slot import Slot, SlotState
 from worker.engine.speculation.draft import Speculator
 
 
-class StepPolicy(Protocol):
-    """Decides what a step computes; it may remember what the last step was."""
-
-    def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
-        """Return the rows of the next step, at most one a slot.
-
-        `slots` are the busy ones that may take part. None at all means that each of them waits for
-        what another one reads.
-        """
-
-
-class DefaultPolicy:
+class StepPolicy:
     """Decodes every slot in each step and fills the step's time with prompts, in one batch."""
 
     def __init__(
@@ -40,7 +28,11 @@ class DefaultPolicy:
         self._extend = extend
 
     def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
-        """Return the decoding slots' rows, then prompts in the order of `reading_order`."""
+        """Return the decoding slots' rows, then prompts in the order of `reading_order`.
+
+        `slots` are the busy ones that may take part; each has at most one row. No row at all means
+        that each slot waits for what another one reads.
+        """
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
         prompts: list[BatchRow] = []
         if len(decoding) < len(slots):

@@ -13,7 +13,7 @@ from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.scheduling.policy import DefaultPolicy, reading_order
+from worker.engine.scheduling.policy import StepPolicy, reading_order
 from worker.engine.slot import Slot, SlotTask
 from worker.engine.speculation.draft import Speculator
 from worker.engine.speculation.lookup import PromptLookup
@@ -127,18 +127,18 @@ def reading(prompts: Sequence[tuple[int, float]]) -> list[Slot]:
 
 
 @pytest.fixture
-def policy() -> DefaultPolicy:
+def policy() -> StepPolicy:
     """The default, without guesses, over eight slots."""
     backend = Rig(n_slots=8, n_batch=4096).backend
-    return DefaultPolicy(backend, Speculator(None, n_slots=0, n_rows=0))
+    return StepPolicy(backend, Speculator(None, n_slots=0, n_rows=0))
 
 
-def chunks(policy: DefaultPolicy, slots: Sequence[Slot], n: int, token_s: float) -> dict[int, int]:
+def chunks(policy: StepPolicy, slots: Sequence[Slot], n: int, token_s: float) -> dict[int, int]:
     budget = StepBudget(1.0, 4096, token_s=token_s, idle_target_s=n * token_s)
     return {row.seq: len(row.tokens) for row in policy.plan(slots, budget)}
 
 
-def test_a_short_prompt_passes_a_long_one_and_takes_what_it_needs(policy: DefaultPolicy) -> None:
+def test_a_short_prompt_passes_a_long_one_and_takes_what_it_needs(policy: StepPolicy) -> None:
     slots = reading([(900, 0.5), (20, 0.0), (5000, 0.7)])
     assert chunks(policy, slots, 100, 0.01) == {1: 20, 0: 80}
 
@@ -148,7 +148,7 @@ def test_nobody_passes_who_has_waited_as_long_as_reading_takes() -> None:
     assert [slot.id for slot in reading_order(reading([(900, 9.0), (20, 0.0)]), 0.01)] == [0, 1]
 
 
-def test_of_equal_prompts_one_is_read_after_the_other(policy: DefaultPolicy) -> None:
+def test_of_equal_prompts_one_is_read_after_the_other(policy: StepPolicy) -> None:
     slots = reading([(160, 1.0)] * 3)
     assert chunks(policy, slots, 100, 0.01) == {0: 100}
     slots[0].tokens += [7] * 100
@@ -157,9 +157,7 @@ def test_of_equal_prompts_one_is_read_after_the_other(policy: DefaultPolicy) -> 
 
 @given(found=READING, n=st.integers(16, 4096))
 def test_chunks_fit_the_budget_and_the_prompts(found: list[tuple[int, int]], n: int) -> None:
-    policy = DefaultPolicy(
-        Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0)
-    )
+    policy = StepPolicy(Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0))
     slots = reading(found)
     read = chunks(policy, slots, n, 0.01)
     total = sum(length for length, _ in found)
@@ -173,9 +171,7 @@ def test_chunks_fit_the_budget_and_the_prompts(found: list[tuple[int, int]], n: 
 
 @given(found=READING, n=st.integers(16, 4096))
 def test_nobody_reads_before_who_comes_first_has_all(found: list[tuple[int, int]], n: int) -> None:
-    policy = DefaultPolicy(
-        Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0)
-    )
+    policy = StepPolicy(Rig(n_slots=8, n_batch=4096).backend, Speculator(None, n_slots=0, n_rows=0))
     slots = reading(found)
     read = chunks(policy, slots, n, 0.01)
     for first, second in itertools.pairwise(reading_order(slots, 0.01)):
