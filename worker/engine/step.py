@@ -15,6 +15,7 @@ from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.cache.sharing import PrefixSharing
 from worker.engine.results import Outbox, SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
+from worker.engine.scheduling.nan_recovery import NanRecovery
 from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.scheduling.preemption import Preemption, running
 from worker.engine.slot import Slot, SlotState
@@ -22,8 +23,9 @@ from worker.engine.stats import EngineProgress
 
 logger = logging.getLogger(__name__)
 
-_COUNT_EVERY = 4
-"""Steps that only decode, for each count of cells. Source: a count takes 30 us, a step 10 ms."""
+_STEPS_PER_COUNT = 4
+"""Steps that only decode between two counts of the cache's cells. Source: a count takes 30 us, a
+step 10 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,16 @@ class Step:
         self._room = ContextRoom(backend, cache, extend=extend, shifts=rules.context_shift)
         self.results = SampleProcessor(backend, cache, outbox, self._room.shifts)
         self._sharing = PrefixSharing(cache)
+        # With self-extend, tokens that share positions cannot be read again as one prompt.
         self._preemption = Preemption(cache, self.results, can_resume=extend is None)
+        self._nan_recovery = NanRecovery(backend, cache, self.results, self._preemption)
         self._adapter_rotation = AdapterRotation()
         self._last_end = self._decode_start = self._last_decode_end = 0.0
         self._n_steps = 0
-        self._n_faults = self._n_failures = 0
-        """Steps in a row that ended in an exception, and batches in a row that failed."""
+        self._n_failed_steps = 0
+        """Steps in a row that ended in an exception."""
+        self._n_failed_batches = 0
+        """Batches in a row that the backend could not compute."""
         self.progress = EngineProgress()
         self.failure: str | None = None
         """Why no further step is possible: the backend is broken."""
@@ -81,9 +87,9 @@ class Step:
         self.progress.begin()
         try:
             self._run()
-            self._n_faults = 0
+            self._n_failed_steps = 0
         except Exception as error:
-            self._abandon(error)
+            self._fail_all(error)
 
     def _run(self) -> None:
         start = self._last_end or time.perf_counter()
@@ -91,27 +97,22 @@ class Step:
         if is_reading:  # most steps only decode: no task is preempted or undecided
             self._preemption.resume()
             self._sharing.settle(self._slots)
-        for slot in self._room.make():
-            message = "the context is full, and other requests share what a shift would drop"
-            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message))
+        self._shift_full_contexts()
         able = self._choose_adapters()
         if is_reading:
             self._read_media(able)
-        rows = self._compute(self._policy.plan(able, self._budget))
-        if self._start_over(rows):
+        rows = self._decode(self._policy.plan(able, self._budget))
+        if self._nan_recovery.check(rows):
             rows = []
-        if len(rows) > 1:
-            self._sample_ahead(rows)
-        for index, row in enumerate(rows):
-            self._take(self._slots[row.seq], index, row)
+        self._take_tokens(rows)
         self._n_steps += 1
         self._last_end = time.perf_counter()
         self._account(rows, self._last_end - start)
 
-    def _abandon(self, error: Exception) -> None:
+    def _fail_all(self, error: Exception) -> None:
         """Fail every task, for an exception that no single task caused."""
-        self._n_faults += 1
-        if self._n_faults > 1:
+        self._n_failed_steps += 1
+        if self._n_failed_steps > 1:
             self.failure = f"two steps in a row failed: {type(error).__name__}"
         for slot in running(self._slots):
             if slot not in self.results.finished:
@@ -119,6 +120,11 @@ class Step:
                 self.results.fail(slot, fault)
 
     # ---- before the batch ---------------------------------------------------------------------
+
+    def _shift_full_contexts(self) -> None:
+        for slot in self._room.make():
+            message = "the context is full, and other requests share what a shift would drop"
+            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, message))
 
     def _choose_adapters(self) -> list[Slot]:
         """Apply a set of adapters and return the slots that use it: the others wait."""
@@ -145,14 +151,14 @@ class Step:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self.results.fail(slot, error)
         except DecodeFailed as error:
-            self._give_up([BatchRow(slot.id, start, (), False)], error)
+            self._fail_batch([slot], error)
         else:
             slot.tokens += task.prompt[start : start + piece.n_pos]
-            self._read(slot, piece.n_pos)
+            self._count_read(slot, piece.n_pos)
 
     # ---- the batch ----------------------------------------------------------------------------
 
-    def _compute(self, rows: list[BatchRow]) -> list[BatchRow]:
+    def _decode(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Decode the rows, or as many as find cells; return those that were decoded."""
         self._outbox.flush()
         while rows:
@@ -163,63 +169,53 @@ class Step:
                 rows = self._preemption.make_room(rows)
                 continue
             except DecodeFailed as error:
-                self._give_up(rows, error)
+                self._fail_batch([self._slots[row.seq] for row in rows], error)
                 return []
-            self._n_failures = 0
+            self._n_failed_batches = 0
             self._counters.decoded(len(rows), self._decode_start, self._last_decode_end)
             self._last_decode_end = time.perf_counter()
             for row in rows:
                 slot = self._slots[row.seq]
                 slot.tokens.extend(row.tokens)
                 if slot.state is SlotState.PREFILL:
-                    self._read(slot, len(row.tokens))
+                    self._count_read(slot, len(row.tokens))
             return rows
         return []
 
-    def _read(self, slot: Slot, n: int) -> None:
+    def _count_read(self, slot: Slot, n: int) -> None:
         """Count tokens of a prompt that were computed."""
         self._counters.read(slot.active.account, n)
         self._cache.note(slot)
 
-    def _give_up(self, rows: Sequence[BatchRow], error: DecodeFailed) -> None:
+    def _fail_batch(self, slots: Sequence[Slot], error: DecodeFailed) -> None:
         """Fail the tasks of a batch that was not computed."""
-        self._n_failures += 1
-        if error.fatal and self._n_failures >= 2:
+        self._n_failed_batches += 1
+        if error.fatal and self._n_failed_batches >= 2:
             self.failure = "llama.cpp failed to compute twice in a row"
         logger.error(
             "decode failed",
             extra={
-                "n_rows": len(rows),
+                "n_rows": len(slots),
                 "cause": error,
                 "action": "its tasks fail" if self.failure is None else "the worker ends",
             },
         )
-        for row in rows:
-            self.results.fail(self._slots[row.seq], TaskError(ErrorCode.INTERNAL, str(error)))
-
-    def _start_over(self, rows: Sequence[BatchRow]) -> bool:
-        """Where logits are NaN, empty the cache, let all read theirs again, and find whose fault.
-
-        Attention multiplies the values of other sequences by zero, and NaN stays NaN: left in the
-        cache it would spoil every later answer.
-        """
-        if not any(self._is_broken(i, row) for i, row in enumerate(rows)):
-            for row in rows:
-                self._slots[row.seq].active.is_suspect &= not row.wants_logits
-            return False
-        for row in rows:
-            if (slot := self._slots[row.seq]).state is SlotState.DECODE:
-                del slot.tokens[-len(row.tokens) :]  # they are still to be decoded
-        self._preemption.start_over()
-        return True
-
-    def _is_broken(self, index: int, row: BatchRow) -> bool:
-        """Whether a row's logits are NaN; those of tokens chosen on the device are not known."""
-        slot = self._slots[row.seq]
-        is_on_device = slot.active.sampler.backend_sampling and slot.state is SlotState.DECODE
-        return row.wants_logits and not is_on_device and self._backend.is_broken(index)
+        for slot in slots:
+            self.results.fail(slot, TaskError(ErrorCode.INTERNAL, str(error)))
 
     # ---- after the batch ----------------------------------------------------------------------
+
+    def _take_tokens(self, rows: Sequence[BatchRow]) -> None:
+        """Choose the next token of each row that wants one; its task goes on or ends."""
+        if len(rows) > 1:
+            self._sample_ahead(rows)
+        for index, row in enumerate(rows):
+            slot = self._slots[row.seq]
+            followers: list[Slot] = []
+            if slot.state is SlotState.PREFILL and row.wants_logits:
+                followers = self._sharing.identical_prompts(slot, self._slots)
+            for one in (slot, *followers):
+                self._take_token(one, index, row)
 
     def _sample_ahead(self, rows: Sequence[BatchRow]) -> None:
         """Let the backend choose tokens of several slots at the same time, where that is faster."""
@@ -231,16 +227,8 @@ class Step:
         if len(plain) > 1:
             self._backend.sample_ahead(plain)
 
-    def _take(self, slot: Slot, index: int, row: BatchRow) -> None:
-        """Take a decoded row for its slot, and for those that waited for the same prompt."""
-        if slot.state is SlotState.DECODE or not row.wants_logits:
-            self._take_token(slot, index, row)
-            return
-        for one in (slot, *self._sharing.identical_prompts(slot, self._slots)):
-            self._take_token(one, index, row)
-
     def _take_token(self, slot: Slot, index: int, row: BatchRow) -> None:
-        """Take one task's next token; an exception fails that task only."""
+        """Take a decoded row for one task; an exception fails that task only."""
         try:
             self.results.take(slot, index, row)
         except Exception as error:
@@ -255,7 +243,7 @@ class Step:
         counters, cache = self._counters, self._cache
         counters.step_s += elapsed_s
         self.progress.took(elapsed_s)
-        if prompts or self.results.finished or self._n_steps % _COUNT_EVERY == 0:
+        if prompts or self.results.finished or self._n_steps % _STEPS_PER_COUNT == 0:
             counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
             counters.n_kv_busy = min(cache.n_held, counters.n_kv_used)
             counters.n_host_bytes = cache.n_host_bytes

@@ -87,13 +87,13 @@ PLAIN: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read what was begun in rows of one token, by the kernels that generated it."""
-    ready = StepPolicy._n_ready
+    ready = StepPolicy._n_readable
 
     def n_ready(self: StepPolicy, slot: Slot) -> int:
         n_prompt = len(slot.active.task.prompt) - len(slot.tokens)
         return min(ready(self, slot), n_prompt) if n_prompt > 0 else 1
 
-    monkeypatch.setattr(StepPolicy, "_n_ready", n_ready)
+    monkeypatch.setattr(StepPolicy, "_n_readable", n_ready)
 
 
 def asker(served: Served) -> Asker:

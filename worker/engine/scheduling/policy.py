@@ -36,44 +36,44 @@ class StepPolicy:
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
         prompts: list[BatchRow] = []
         if len(decoding) < len(slots):
-            prompts = self._read(slots, decoding, budget)
+            prompts = self._prompt_rows(slots, decoding, budget)
         n_free = self._n_batch - len(decoding) - sum(len(row.tokens) for row in prompts)
         return self._speculator.rows(decoding, n_free) + prompts
 
-    def _read(
+    def _prompt_rows(
         self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
     ) -> list[BatchRow]:
-        """Return pieces of prompts for a step in which `decoding` compute too."""
+        """Return pieces of prompts, up to the budget beside the tokens of `decoding`."""
         n_streams = sum(slot.active.response is None for slot in decoding)
-        # Who pauses after reading waits for streams to go on, one after the other.
+        # A task that pauses once its prompt is read is not waiting for its first token.
         n_waiting = sum(not (one.active.pauses or one in decoding) for one in slots)
-        n = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
-        wanted = self._wanted(reading_order(slots, budget.token_s), len(decoding))
+        n_left = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
+        readable = self._readable(reading_order(slots, budget.token_s), len(decoding))
         rows: list[BatchRow] = []
-        for slot, n_left in wanted:
-            if n_chunk := _without_single(min(n, n_left), n_left):
-                rows.append(prompt_row(slot, n_chunk))
-                n -= n_chunk
-        return rows or [prompt_row(slot, 1) for slot, _ in wanted[:1]]
+        for slot, n_readable in readable:
+            if n := _without_single(min(n_left, n_readable), n_readable):
+                rows.append(prompt_row(slot, n))
+                n_left -= n
+        return rows or [prompt_row(slot, 1) for slot, _ in readable[:1]]
 
-    def _wanted(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
-        """Return the slots that can read now, and how much each can."""
-        found = [(slot, n) for slot in reading if (n := self._n_ready(slot))]
+    def _readable(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
+        """Return the slots that can read now, and how many tokens each can read at most."""
+        found = [(slot, n) for slot in reading if (n := self._n_readable(slot))]
         n_spare = self._n_outputs - self._n_slots - self._speculator.max_drafted(n_decoding)
         limits = read_limits([slot for slot, _ in found], n_spare)
         return [(slot, min(n, limits.get(slot.id, n))) for slot, n in found]
 
-    def _n_ready(self, slot: Slot) -> int:
-        """Count the prompt tokens that may be read at once: up to an image, or what has room."""
-        n_left = (
-            min(slot.n_prompt_left, slot.room) if slot.active.is_resumed else slot.n_prompt_left
-        )
-        n_text = text_until(slot.active.task.media, len(slot.tokens), n_left)
-        return n_text if self._extend is None else min(n_text, self._extend.room(slot))
+    def _n_readable(self, slot: Slot) -> int:
+        """Count a slot's prompt tokens up to the next image or sound, and up to its room."""
+        n = slot.n_prompt_left
+        if slot.active.is_resumed:
+            n = min(n, slot.room)
+        n = text_until(slot.active.task.media, len(slot.tokens), n)
+        return n if self._extend is None else min(n, self._extend.room(slot))
 
 
 def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
-    """Return the slots that read prompts, the one that would be done first if it were alone first.
+    """Return the slots that read prompts, by arrival time plus the time that reading takes.
 
     So a short prompt overtakes a long one, but not for ever: a prompt that has waited as long as
     its reading takes is not overtaken by later ones.
@@ -99,7 +99,9 @@ def prompt_row(slot: Slot, n: int) -> BatchRow:
 
 
 def _without_single(n: int, n_left: int) -> int:
-    """Cut a prompt so that no token is read alone, unless it is the only one.
+    """Return how many of `n_left` tokens to read, at most `n`, so that none is read alone.
+
+    A prompt of one token is.
 
     llama.cpp has other kernels for one row, which round differently: the text that follows would
     depend on where the budget happened to cut.

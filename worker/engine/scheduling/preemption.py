@@ -13,8 +13,6 @@ from worker.engine.slot import Slot, SlotState
 
 logger = logging.getLogger(__name__)
 
-NOT_A_NUMBER = "the model computed values that are not numbers"
-
 
 class Preemption:
     """Makes room for a batch that found no cells; used by the engine's thread only.
@@ -23,11 +21,11 @@ class Preemption:
     """
 
     def __init__(self, cache: PrefixCache, results: SampleProcessor, *, can_resume: bool) -> None:
-        """Without `can_resume` a task that does not fit fails."""
+        """Without `can_resume` a task that does not fit fails instead."""
         self._cache = cache
         self._slots = cache.slots
         self._results = results
-        self._can_resume = can_resume
+        self.can_resume = can_resume
 
     def make_room(self, rows: list[BatchRow]) -> list[BatchRow]:
         """Free cells and return the rows to try next.
@@ -43,40 +41,17 @@ class Preemption:
             return [self._halved(row) for row in rows]
         busy = running(self._slots)
         newest = max(busy, key=lambda slot: (slot.is_paused, slot.active.order))
-        if len(busy) > 1 and self._can_resume:
-            self._preempt(newest)
+        if len(busy) > 1 and self.can_resume:
+            self.preempt(newest)
         else:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self._results.fail(newest, error)
         return [row for row in rows if row.seq != newest.id]
 
-    def start_over(self) -> None:
-        """Empty the cache, in which values are not numbers, and let all tasks read theirs again.
-
-        Whose fault it was is found by reading one after the other: NaN spreads to all logits. So
-        the first time every task is a suspect, until logits with it are numbers; a suspect with
-        which they are not fails.
-        """
-        busy = [slot for slot in running(self._slots) if slot not in self._results.finished]
-        failing = [slot for slot in busy if slot.active.is_suspect or not self._can_resume]
-        for slot in failing:
-            key, action = slot.active.task.key, "the task fails, others read their prompts again"
-            logger.error("logits not numbers", extra={"task": key.id, "action": action})
-            self._cache.counters.n_faults += 1
-            self._results.fail(slot, TaskError(ErrorCode.INTERNAL, NOT_A_NUMBER))
-        if not failing:
-            action = "tasks read their prompts again one by one, to find whose fault it is"
-            logger.warning("logits not numbers", extra={"action": action})
-        for slot in busy:
-            if slot not in failing:
-                slot.active.is_suspect = not (failing or slot.active.pauses)
-                self._preempt(slot, copies=False)
-        self._cache.clear()
-
     def resume(self) -> None:
         """Continue the oldest preempted task if all its tokens fit, or if no other task runs.
 
-        Not while there is a suspect, so that there is only one.
+        Not while a suspect (`NanRecovery`) runs: suspects run one at a time.
         """
         if any(slot.active.is_suspect for slot in running(self._slots)):
             return
@@ -94,7 +69,8 @@ class Preemption:
         n = len(row.tokens)
         return row if n == 1 else prompt_row(self._slots[row.seq], (n + 1) // 2)
 
-    def _preempt(self, slot: Slot, *, copies: bool = True) -> None:
+    def preempt(self, slot: Slot, *, copies: bool = True) -> None:
+        """Let a task give its cells up; with `copies` the host's memory may keep what it had."""
         run = slot.active
         if slot.state is SlotState.DECODE:
             run.reading = list(slot.tokens)
