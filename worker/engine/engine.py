@@ -6,13 +6,11 @@ the messages of a step leave in one call of `emit`.
 
 import logging
 import queue
-from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.accounts import AccountTable
-from protocol.wire.facts import Usage
 from protocol.wire.messages import (
     Done,
     Envelope,
@@ -21,17 +19,17 @@ from protocol.wire.messages import (
     Inspected,
     TaskKey,
 )
-from worker.engine.adapters import choose_scales
+from worker.engine.adapters import Scales
 from worker.engine.backend import Backend, Vocabulary
-from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.engine_config import EngineConfig
 from worker.engine.engine_jobs import EngineJobs
 from worker.engine.results import Outbox
 from worker.engine.scheduling.admission import Admission
 from worker.engine.scheduling.budget import StepBudget
+from worker.engine.scheduling.lifecycle import TaskLifecycle
 from worker.engine.scheduling.policy import StepPolicy
-from worker.engine.slot import CacheNamespace, Slot, SlotTask
+from worker.engine.slot import Slot
 from worker.engine.speculation.draft import Drafter, Speculator
 from worker.engine.stats import Counters
 from worker.engine.step import Step, StepRules
@@ -42,7 +40,6 @@ from worker.engine.task import (
     Command,
     Emit,
     EngineJob,
-    EngineTask,
     GoOn,
     Report,
     Stop,
@@ -72,8 +69,6 @@ class Engine:
     ) -> None:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
-        self._waiting = deque[EngineTask]()
-        self._n_admitted = self._n_busy = 0
         self._stopping = False
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total, accounts=accounts or AccountTable())
@@ -83,7 +78,6 @@ class Engine:
             backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
         )
         self._outbox = Outbox(emit, self.cache.held)
-        self._admission = Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends)
         self.step_target_s = config.step_target_s
         """Longest time of a step, in seconds."""
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
@@ -98,8 +92,13 @@ class Engine:
         self.progress = self._step.progress
         self.progress.min_stall_s = config.stall_s
         self._jobs = EngineJobs(self.counters, self.progress)
-        self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
-        """Scales of the adapters for tasks that ask for none; used by the engine's thread only."""
+        self._tasks = TaskLifecycle(
+            backend,
+            self.cache,
+            Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends),
+            self._results,
+            drafter,
+        )
         self.failure: str | None = None
         """Why the loop ended by itself: the backend is broken and the process must end."""
 
@@ -115,19 +114,29 @@ class Engine:
         return self._backend.vocabulary
 
     @property
+    def scales(self) -> Scales:
+        """Scales of the adapters for tasks that ask for none."""
+        return self._tasks.scales
+
+    @scales.setter
+    def scales(self, scales: Scales) -> None:
+        """Set them; by the engine's thread only."""
+        self._tasks.scales = scales
+
+    @property
     def n_busy(self) -> int:
         """Slots that serve a task."""
-        return self._n_busy
+        return self._tasks.n_busy
 
     @property
     def n_running(self) -> int:
         """Slots for which there is something to compute."""
-        return self._n_busy - sum(slot.is_paused for slot in self.slots)
+        return self.n_busy - sum(slot.is_paused for slot in self.slots)
 
     @property
     def n_waiting(self) -> int:
         """Tasks that wait here for a slot."""
-        return len(self._waiting)
+        return self._tasks.n_waiting
 
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
@@ -163,12 +172,12 @@ class Engine:
         self._take_commands()
         if self._jobs:
             self._do_jobs()
-        if self._waiting:
-            self._admit()
+        if self.n_waiting:
+            self._tasks.admit(self.progress)
         if not self._stopping and self.n_running:
             self._step.run()
             for slot in self._results.finished:
-                self._release(slot)
+                self._tasks.release(slot)
             self._results.finished.clear()
             self.failure = self._step.failure
         if not self.n_running:
@@ -187,7 +196,7 @@ class Engine:
 
     def _has_work(self) -> bool:
         """Return whether a turn has anything to do without a new command."""
-        return bool(self.n_running or self._waiting or self._jobs)
+        return bool(self.n_running or self.n_waiting or self._jobs)
 
     def _obey(self, command: Command) -> None:
         """Carry a command out; an exception becomes the task's terminal message, if it has one."""
@@ -207,13 +216,14 @@ class Engine:
     def _apply(self, command: Command) -> None:
         match command:
             case Submit(task, more):
-                self._accept(task, *more)
+                self._tasks.add(task, *more)
             case Abort(key):
                 self._abort(key)
             case GoOn(key):
                 self._step.go_on(key)
             case AbortAll(connection):
-                self._abort_all(connection)
+                self._jobs.drop_of(connection)
+                self._tasks.abort_all(connection)
             case Announce():
                 self._outbox.extend(self.cache.held.everything())
             case Report(key):
@@ -231,113 +241,11 @@ class Engine:
             self._outbox.extend(self._jobs.do_heavy())
             self._step.pause()
 
-    def _accept(self, *tasks: EngineTask) -> None:
-        self._waiting += [task for task in tasks if task.prompt]
-        # An empty prompt on a model without BOS: llama-server answers with nothing, and so do we.
-        self._outbox.extend(
-            Envelope(task.key, Done(finish=Finish.NONE)) for task in tasks if not task.prompt
-        )
-
     def _abort(self, key: TaskKey) -> None:
         """End an attempt in any state; one that has ended gets no second terminal message."""
-        waiting = [task for task in self._waiting if task.key == key]
-        for task in waiting:
-            self._waiting.remove(task)
-        job = self._jobs.abort(key)
-        if waiting or job is not None:
-            usage = job.usage() if job is not None else Usage()
-            self._outbox.put(Envelope(key, Done(finish=Finish.CANCELLED, usage=usage)))
-        for slot in self._busy():
-            if slot.active.task.key == key:
-                self._results.finish(slot, Finish.CANCELLED)
-                self._release(slot)
-
-    def _abort_all(self, connection: int) -> None:
-        """End the tasks of a connection without terminal messages."""
-        self._waiting = deque(one for one in self._waiting if one.key.connection != connection)
-        self._jobs.drop_of(connection)
-        for slot in self._busy():
-            if slot.active.task.key.connection == connection:
-                self._release(slot)
-
-    def _admit(self) -> None:
-        """Give waiting tasks their slots, oldest first; a task that asks for a busy slot waits."""
-        for task in list(self._waiting):
-            self.progress.begin()
-            try:
-                slot = self._admission.choose(task, self._space(task))
-                if slot is None:
-                    if task.slot < 0:
-                        return
-                    continue
-                self._waiting.remove(task)
-                self._start(task, slot)
-            except TaskError as error:
-                self._outbox.put(failed(task.key, error))
-            except Exception as error:
-                self._drop(task, self.counters.fault(task.key, error))
-
-    def _drop(self, task: EngineTask, error: TaskError) -> None:
-        """End a task whose admission went wrong, however far it came."""
-        if task in self._waiting:
-            self._waiting.remove(task)
-        usage = Usage()
-        for slot in self._busy():
-            if slot.active.task is task:
-                usage = slot.active.usage
-                self.cache.cut(slot, 0)
-                self._release(slot)
-        self._outbox.put(failed(task.key, error, usage))
-
-    def _start(self, task: EngineTask, slot: Slot) -> None:
-        sampler = task.sampler or open_sampler(self._backend, task)
-        if (finish := self._results.end_of(slot, task)) is not None:
-            self._finish_begun(SlotTask.of(task, sampler, 0, order=self._n_admitted), slot, finish)
-            return
-        space = self._space(task)
-        n_known = self._admission.n_known(task, space)
-        n_cached = self._admission.clear(
-            slot, task, space, is_alone=not (self.n_busy or self._waiting)
-        )
-        self._backend.seat(slot.id, sampler)
-        self._n_admitted += 1
-        slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
-        self._n_busy += 1
-        self.cache.report_prompt(slot)
-        slot.active.account = self.counters.accounts.open(task.key)
-        self.counters.reused(slot.active.account, n_cached)
-        self._outbox.put(slot.started(n_known))
-        self._results.progress(slot)
-
-    def _finish_begun(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
-        """End a task whose answer another worker has completed; nothing is read for it."""
-        slot.begin(run)
-        run.reading = []
-        run.go_on()
-        self._n_busy += 1
-        self._outbox.put(slot.started(0))
-        self._results.finish(slot, finish)
-        self._release(slot)
-
-    def _space(self, task: EngineTask) -> CacheNamespace:
-        return choose_scales(task.params.lora, self.scales), task.salt
-
-    def _busy(self) -> list[Slot]:
-        return [slot for slot in self.slots if slot.run is not None]
-
-    def _release(self, slot: Slot) -> None:
-        """Free a slot; it is idle afterwards, also if keeping its tokens as cache fails."""
-        key = slot.active.task.key
-        self._n_busy -= 1
-        self.counters.accounts.close(slot.active.account)
-        try:
-            slot.end(self.cache.tick())
-            if self._drafter is not None:
-                self._drafter.learn(slot.id, slot.tokens)
-            self.cache.note(slot)
-            self.cache.report_read(slot)
-        except Exception as error:
-            self.counters.fault(key, error)
+        if (job := self._jobs.abort(key)) is not None:
+            self._outbox.put(Envelope(key, Done(finish=Finish.CANCELLED, usage=job.usage())))
+        self._tasks.abort(key)
 
     def _end(self, reason: str) -> None:
         """Fail the remaining tasks.
@@ -346,14 +254,13 @@ class Engine:
         worker, it gives them to another one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        unbegun = [task.key for task in self._waiting]
+        unbegun = self._tasks.drop_waiting()
         unbegun += [job.key for job in self._jobs.drop()]
-        self._waiting.clear()
         if self.failure is None:
             self._outbox.extend(failed(key, error) for key in unbegun)
-        for slot in self._busy():
+        for slot in self._tasks.busy():
             self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
-            self._release(slot)
+            self._tasks.release(slot)
 
     def _inspected(self, connection: int) -> Inspected:
         """Describe each slot, for the gateway that asks over this connection."""

@@ -59,7 +59,7 @@ class SampleProcessor:
     def __init__(self, backend: Backend, cache: PrefixCache, outbox: Outbox, shifts: bool) -> None:
         self._backend = backend
         self._cache = cache
-        self._outbox = outbox
+        self.outbox = outbox
         self._counters = cache.counters
         self._shifts = shifts
         self.finished: list[Slot] = []
@@ -212,7 +212,7 @@ class SampleProcessor:
         self._send(slot.active, told)
 
     def _send(self, run: SlotTask, message: TaskMessage) -> None:
-        self._outbox.put(Envelope(run.task.key, message))
+        self.outbox.put(Envelope(run.task.key, message))
 
     def _delta(self, slot: Slot, run: SlotTask, text: str, sampled: Sampled | None = None) -> None:
         if sampled is None and not text:
@@ -282,7 +282,7 @@ class SampleProcessor:
     def fail(self, slot: Slot, error: TaskError) -> None:
         """End a task without a result and empty its slot, whose cells may be wrong."""
         self._unread(slot.active)
-        self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
+        self.outbox.put(failed(slot.active.task.key, error, slot.active.usage))
         self._cache.cut(slot, 0)
         if slot not in self.finished:
             self.finished.append(slot)

@@ -1,4 +1,4 @@
-"""Which rows the next step computes, and who gets a slot. Pure.
+"""Which rows the next step computes, and who gets a slot.
 
 Imported by the engine alone.
 """
