@@ -27,6 +27,9 @@ _PREFIX = struct.Struct("<Ii")
 """What stands before a state in memory, but not in a file: a magic number and the sequence."""
 
 _SAMPLE = 1 << 20
+_COUNTS = struct.Struct("<II")
+"""What a state begins with: the number of streams, 1 in ours, and that of its cells."""
+_PLACED = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class LlamaStates:
@@ -39,9 +42,10 @@ class LlamaStates:
         self._memory = lib.llama_get_memory(context)
         # With sliding windows or recurrent memory a state is not that of one plain cache.
         model = lib.llama_get_model(context)
-        is_plain = not (lib.llama_model_n_swa(model) or is_recurrent(model))
+        self._is_plain = not (lib.llama_model_n_swa(model) or is_recurrent(model))
+        self._has_places = lib.llama_model_rope_type(model) in _PLACED
         n_streams = 1 if config.kv_unified else config.n_slots
-        self.n_streams = n_streams if is_plain else 0
+        self.n_streams = n_streams if self._is_plain else 0
         is_used = bool(config.slot_save_path)
         self.facts: Mapping[str, str] = _facts(config) if is_used else {}
         self.projector = fingerprint(Path(config.mmproj)) if is_used and config.mmproj else ""
@@ -57,6 +61,9 @@ class LlamaStates:
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
+        if self._is_plain and not are_cells(state, n_tokens, has_places=self._has_places):
+            lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+            return False
         buffer = np.empty(_PREFIX.size + len(state), np.uint8)
         buffer[: _PREFIX.size] = np.frombuffer(_PREFIX.pack(_IO_MAGIC, seq), np.uint8)
         buffer[_PREFIX.size :] = np.frombuffer(state, np.uint8)
@@ -66,6 +73,24 @@ class LlamaStates:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
+
+
+def are_cells(state: State, n_tokens: int, *, has_places: bool) -> bool:
+    """Return whether the cells in a plain cache's state stand at the positions of `n_tokens`.
+
+    llama.cpp takes any position. A negative one cannot be removed again: the cell counts as free,
+    and stays visible to its sequence when another one writes into it. With `has_places` each cell
+    has a place in an image too, and those of one image may share a position.
+    """
+    n_cells = _COUNTS.unpack_from(state)[1] if len(state) >= _COUNTS.size else -1
+    width = 6 if has_places else 3
+    if n_cells < 0 or len(state) < _COUNTS.size + 4 * width * n_cells:
+        return False
+    cells = np.frombuffer(state, "<i4", width * n_cells, _COUNTS.size).reshape(n_cells, width)
+    positions = np.sort(cells[:, 0])
+    if has_places:
+        return not n_cells or bool(positions[0] >= 0 and positions[-1] < n_tokens)
+    return n_cells == n_tokens and bool((positions == np.arange(n_cells)).all())
 
 
 def _pointer(buffer: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Any:

@@ -1,9 +1,11 @@
 """Saving and restoring slots of the real llama.cpp."""
 
+import ctypes
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import llama_cpp.llama_cpp as lib
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
@@ -70,10 +72,6 @@ def test_a_saved_slot_outlives_its_worker(folder: Path) -> None:
 
 
 def test_llama_cpp_itself_reads_and_writes_the_same_file(two: Served, folder: Path) -> None:
-    import ctypes
-
-    import llama_cpp.llama_cpp as lib
-
     saved(two, folder, "same")
     context, tokens = two.backend._context, two.tokenize(STORY)
     packed = list(memoryview(pack(tokens, {})).cast("i"))
@@ -98,6 +96,24 @@ def test_an_empty_slot_can_be_saved_and_restored(two: Served, folder: Path) -> N
     two.ask(STORY, id_slot=1, n_predict=0)
     assert act(two, folder, "restore", 1, "empty").n_tokens == 0
     assert two.engine.slots[1].tokens == []
+
+
+def test_a_cell_at_a_negative_position_is_refused_and_none_stays(two: Served, folder: Path) -> None:
+    """llama.cpp takes it, cannot remove it, and shows it what is written there later."""
+    saved(two, folder, "forged")
+    data = bytearray((folder / "forged").read_bytes())
+    n_head = int.from_bytes(data[8:12], "little")
+    first = 12 + 4 * n_head + 8
+    assert data[first : first + 8] == bytes(4) + (1).to_bytes(4, "little")
+    for position in (-1, -(2**31)):
+        data[first : first + 4] = position.to_bytes(4, "little", signed=True)
+        (folder / "forged").write_bytes(data)
+        note_path(folder / "forged").unlink(missing_ok=True)
+        with pytest.raises(TaskError, match=r"^Unable to restore slot: "):
+            act(two, folder, "restore", 1, "forged")
+        memory = lib.llama_get_memory(two.backend._context)
+        assert lib.llama_memory_seq_pos_min(memory, 1) == -1
+        assert lib.llama_memory_seq_pos_max(memory, 1) == -1
 
 
 def flipped(data: bytes) -> bytes:
