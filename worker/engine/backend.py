@@ -237,8 +237,11 @@ class Backend(Protocol):
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch; raises `CacheFull` or `DecodeFailed`."""
 
-    def is_broken(self, row: int) -> bool:
-        """Whether the logits of the n-th row of the last batch, chosen from here, are all NaN."""
+    def is_broken(self, row: int, *, on_device: bool) -> bool:
+        """Whether the logits of the n-th row of the last batch are all NaN.
+
+        `on_device`: its token was chosen on the device.
+        """
 
     def clear(self) -> None:
         """Remove all sequences and overwrite what they held with zeros."""

@@ -27,7 +27,7 @@ from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import Progress, is_recurrent, load, trained_context
 from worker.llama.sampling.chain import SamplerModel
-from worker.llama.sampling.device_sampling import open_device_sampling
+from worker.llama.sampling.device_sampling import are_candidates_nan, open_device_sampling
 from worker.llama.sampling.grammar import Grammars
 from worker.llama.sampling.greedy import Logits
 from worker.llama.sampling.probabilities import raw_prob
@@ -116,9 +116,12 @@ class LlamaBackend:
         reason = library.last_words()
         raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < _INVALID)
 
-    def is_broken(self, row: int) -> bool:
+    def is_broken(self, row: int, *, on_device: bool) -> bool:
         """Whether a row's logits are all NaN; nearly always the first tells."""
-        logits = self._logits(self._batch.last[row])
+        index = self._batch.last[row]
+        if on_device:
+            return are_candidates_nan(self._context, index)
+        logits = self._logits(index)
         return bool(logits[0] != logits[0] and np.isnan(logits).all())
 
     def clear(self) -> None:

@@ -222,7 +222,7 @@ class FakeBackend:
         """Cells in use; a shared one counts once, as in llama.cpp's unified cache."""
         return len({id(cell) for cells in self._cells.values() for cell in cells})
 
-    def is_broken(self, row: int) -> bool:
+    def is_broken(self, row: int, *, on_device: bool) -> bool:
         """Whether any prompt asked for it since the cache was emptied, as NaN spreads."""
         return self._is_spoiled
 

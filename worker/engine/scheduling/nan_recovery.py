@@ -54,10 +54,10 @@ class NanRecovery:
         return True
 
     def _is_nan(self, index: int, row: BatchRow) -> bool:
-        """Whether a row's logits are NaN; those of tokens chosen on the device are not known."""
+        """Whether a row's logits are NaN."""
         slot = self._slots[row.seq]
-        is_on_device = slot.active.sampler.backend_sampling and slot.state is SlotState.DECODE
-        return row.wants_logits and not is_on_device and self._backend.is_broken(index)
+        on_device = slot.active.sampler.backend_sampling and slot.state is SlotState.DECODE
+        return row.wants_logits and self._backend.is_broken(index, on_device=on_device)
 
     def _read_again(self) -> None:
         """Empty the cache, and preempt all tasks but the suspects, which fail."""

@@ -13,6 +13,7 @@ What was tried on the library, and what follows from it:
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -182,6 +183,18 @@ class DeviceSampling:
         del self._seats[seq]
         if found.is_taken:
             self._attach(seq, None)
+
+
+def are_candidates_nan(context: Any, index: int) -> bool:
+    """Return whether the device chose the token at a position of the batch among NaN alone.
+
+    llama.cpp copies the logits of the last candidates beside the token.
+    """
+    logits = lib.llama_get_sampled_logits_ith(context, index)
+    if not logits or not math.isnan(logits[0]):
+        return False
+    n = int(lib.llama_get_sampled_logits_count_ith(context, index))
+    return all(map(math.isnan, logits[:n]))
 
 
 def open_device_sampling(

@@ -1,6 +1,6 @@
 """Back-end sampling with the real llama.cpp: the texts are those of the host."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from protocol.wire.schema import read
 from tests.worker.conftest import serving
 from tests.worker.llama.test_speculation import REPEAT
 from tests.worker.served import Served
+from worker.engine.backend import BatchRow
 from worker.engine.task import Abort, EngineTask, Submit
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -145,6 +146,32 @@ def cancel_in_the_middle(served: Served) -> None:
             elif isinstance(message, Done):
                 assert message.finish is Finish.CANCELLED and message.backend_sampling
                 del n_left[task_id]
+
+
+def test_logits_on_the_device_that_are_not_numbers_are_found(
+    single: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unseen, the device went on to choose the same token to the end of the answer."""
+    backend, decode = single.backend, single.backend.decode
+    n_decoded = 0
+
+    def spoiled(rows: Sequence[BatchRow]) -> None:
+        nonlocal n_decoded
+        n_decoded += 1
+        if n_decoded == 5:
+            n_tokens = len(single.engine.slots[0].tokens)
+            state = bytearray(backend.states.copy(0))
+            state[-1000:] = b"\xff" * 1000  # NaN in 16 bits
+            assert backend.states.put(0, state, n_tokens)
+        decode(rows)
+
+    for params in ({"temperature": 0}, SAMPLED):
+        n_before, n_decoded = single.engine.counters.n_preempted, 0
+        with monkeypatch.context() as patched:
+            patched.setattr(backend, "decode", spoiled)
+            answer = single.ask(STORY, backend_sampling=True, cache_prompt=False, **params)
+        assert answer.done.backend_sampling
+        assert single.engine.counters.n_preempted == n_before + 1  # it read its text again
 
 
 def test_guesses_are_judged_by_tokens_from_the_device() -> None:
