@@ -304,7 +304,7 @@ def _announce(listeners: Listeners, notifier: Notifier) -> None:
     """Report that clients are served."""
     urls = listeners.urls
     _warn_if_open(listeners.config, urls[0])
-    for url in urls:
+    for url in listeners.bound_urls:
         logger.info("listening", extra={"url": url})
     notifier.send(X_URL=urls[0])
     notifier.ready(f"listening on {urls[0]}")

@@ -7,7 +7,7 @@ backlog while no gateway runs.
 
 import errno
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,6 +47,11 @@ class Listeners:
     def urls(self) -> tuple[str, ...]:
         """Addresses that a client of this host can use; empty once the sockets are closed."""
         return tuple(url_of(sock, self.config) for sock in self.socks if sock.fileno() >= 0)
+
+    @property
+    def bound_urls(self) -> tuple[str, ...]:
+        """Addresses as they were bound; a wildcard stays one."""
+        return tuple(bound_url(sock, self.config) for sock in self.socks if sock.fileno() >= 0)
 
     def close(self) -> None:
         """Listen no longer; idempotent."""
@@ -194,10 +199,19 @@ def _tune(sock: socket.socket) -> None:
 
 def url_of(sock: socket.socket, config: GatewayConfig) -> str:
     """Return the address that a client of this host can use."""
+    return _url(sock, config, _WILDCARDS)
+
+
+def bound_url(sock: socket.socket, config: GatewayConfig) -> str:
+    """Return the address as it was bound: `http://0.0.0.0:8080` for every one of IPv4."""
+    return _url(sock, config, {})
+
+
+def _url(sock: socket.socket, config: GatewayConfig, instead: Mapping[str, str]) -> str:
     if sock.family == socket.AF_UNIX:
         return f"unix:{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    host = _WILDCARDS.get(host, host)
+    host = instead.get(host, host)
     scheme = "https" if config.ssl_cert_file else "http"
     where = f"[{host}]" if ":" in host else host
     return f"{scheme}://{where}:{port}{config.api_prefix.rstrip('/')}"

@@ -5,6 +5,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -15,7 +16,7 @@ from gateway.server import server_config
 from protocol.config.config import GatewayConfig
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ConfigError
-from protocol.process.listening import is_local, listen, url_of
+from protocol.process.listening import Listeners, is_local, listen, url_of
 from tests.gateway.inprocess import running
 
 
@@ -30,6 +31,23 @@ def test_several_addresses_share_the_port_that_the_system_chose(tmp_path: Path) 
         assert url_of(unix, config) == f"unix:{path}"
     assert is_local(config)
     assert not is_local(GatewayConfig(host="127.0.0.1,0.0.0.0"))
+
+
+@pytest.mark.parametrize(
+    ("host", "bound", "usable"),
+    [
+        ("0.0.0.0", "0.0.0.0", "127.0.0.1"),
+        ("127.0.0.2", "127.0.0.2", "127.0.0.2"),
+    ],
+)
+def test_every_address_is_told_as_such_and_as_one_to_go_to(
+    host: str, bound: str, usable: str
+) -> None:
+    config = GatewayConfig(host=host, port=0)
+    with closing(Listeners(listen(config), config, is_ours=True)) as listeners:
+        port = listeners.socks[0].getsockname()[1]
+        assert listeners.bound_urls == (f"http://{bound}:{port}",)
+        assert listeners.urls == (f"http://{usable}:{port}",)
 
 
 async def test_a_client_comes_in_by_a_unix_socket(tmp_path: Path) -> None:
