@@ -92,13 +92,8 @@ class Engine:
         self.progress = self._step.progress
         self.progress.min_stall_s = config.stall_s
         self._jobs = EngineJobs(self.counters, self.progress)
-        self._tasks = TaskLifecycle(
-            backend,
-            self.cache,
-            Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends),
-            self._results,
-            drafter,
-        )
+        admission = Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends)
+        self._tasks = TaskLifecycle(backend, self.cache, admission, self._results, drafter)
         self.failure: str | None = None
         """Why the loop ended by itself: the backend is broken and the process must end."""
 
