@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
+from gateway.pool.deltas import few, merge, size_of
 from gateway.pool.plausible import longest_prompt
 from gateway.pool.task import Task
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
 
 logger = logging.getLogger(__name__)
 
-_FEW_DELTAS = 8
-"""Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
 _COMPACT_BYTES = 256 * 1024
@@ -31,7 +29,6 @@ _MAX_PENDING = 64 * 1024 * 1024
 """Bytes that wait for a slow client; with 1,000 alternatives of each token those of 300 tokens."""
 _MAX_TOGETHER = 1024 * 1024 * 1024
 """Bytes that wait for all slow clients, also behind answers that have ended."""
-_TOKEN_BYTES, _RIVAL_BYTES = 40, 200
 _TOO_SLOW = "the answer was given up: its client reads it too slowly"
 
 
@@ -163,7 +160,7 @@ class TaskStream:
             if self._mail:
                 return self._mail.pop(0)
             if self._deltas:
-                pending = self._deltas = _few(self._deltas)
+                pending = self._deltas = few(self._deltas)
                 return pending.pop(0)
             if self._error is not None:
                 raise self._error
@@ -289,7 +286,7 @@ class TaskStream:
             return None  # something else has woken it
         pending, self._deltas = self._deltas, []
         try:
-            write = take(_few(pending))
+            write = take(few(pending))
         except Exception as error:
             self.fail_reader(error)
             return None
@@ -322,7 +319,7 @@ class TaskStream:
             self.fail(TaskError(message.code, message.message, param=message.param, detail=detail))
             return
         if self._deltas:
-            self._mail += _few(self._deltas)
+            self._mail += few(self._deltas)
             self._deltas = []
             self._hold(self._n_held + self._n_uncounted)
         self._mail.append(message)
@@ -360,41 +357,3 @@ class TaskStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def size_of(delta: Delta) -> int:
-    """Estimate the bytes of memory that a delta takes."""
-    n_chars = len(delta.text) + len(delta.reasoning)
-    for call in delta.tool_calls:
-        n_chars += _RIVAL_BYTES + len(call.name) + len(call.arguments)
-    n_rivals = sum(1 + len(one.top) for one in (*delta.probs, *delta.prompt))
-    return n_chars + _TOKEN_BYTES * len(delta.tokens) + _RIVAL_BYTES * n_rivals
-
-
-def _few(deltas: list[Delta]) -> list[Delta]:
-    return deltas if len(deltas) <= _FEW_DELTAS else [merge(deltas)]
-
-
-def merge(deltas: list[Delta]) -> Delta:
-    """Make one delta of consecutive ones: texts joined, the last counts and timings."""
-    if len(deltas) == 1:
-        return deltas[0]
-    last = deltas[-1]
-    tokens: list[int] = []
-    probs: list[TokenProb] = []
-    prompt: tuple[TokenProb, ...] = ()
-    for delta in deltas:
-        tokens += delta.tokens
-        probs += delta.probs
-        prompt = prompt or delta.prompt
-    return Delta(
-        text="".join([delta.text for delta in deltas]),
-        reasoning="".join([delta.reasoning for delta in deltas]),
-        tool_calls=tuple([call for delta in deltas for call in delta.tool_calls]),
-        tokens=tuple(tokens),
-        sampler_state=last.sampler_state,
-        probs=tuple(probs),
-        prompt=prompt,
-        n_predicted=last.n_predicted,
-        timings=next((d.timings for d in reversed(deltas) if d.timings is not None), None),
-    )

@@ -12,8 +12,8 @@ from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.attempt import LOST, Attempt
 from gateway.pool.recovery.answer import Answer
 from gateway.pool.recovery.suspect import Fingerprint, Suspect
+from gateway.pool.requests.trace import TaskTrace
 from gateway.pool.routing.block_hashes import Prefix
-from gateway.pool.trace import TaskTrace
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Started, Terminal
 

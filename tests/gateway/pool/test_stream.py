@@ -12,7 +12,8 @@ from gateway.api.sse import event
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool import stream as streams
-from gateway.pool.stream import DeltaOffers, TaskStream, Write, merge
+from gateway.pool.deltas import merge
+from gateway.pool.stream import DeltaOffers, TaskStream, Write
 from gateway.pool.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
