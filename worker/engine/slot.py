@@ -229,7 +229,7 @@ class Slot:
             self.move(SlotState.PREFILL)
 
     @property
-    def space(self) -> CacheNamespace:
+    def namespace(self) -> CacheNamespace:
         """Namespace in which its tokens can be used."""
         return self.scales, self.salt
 

@@ -45,7 +45,7 @@ class CachedBranch:
     id: int
     """Number of the sequence."""
     tokens: list[int]
-    space: CacheNamespace
+    namespace: CacheNamespace
     chain: BlockChain
     last_used: int
 
@@ -79,7 +79,7 @@ class PrefixCache:
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
         self._trees: dict[CacheNamespace, RadixTree] = {}
-        self._spaces: dict[int, CacheNamespace] = {}
+        self._namespaces: dict[int, CacheNamespace] = {}
         self._n_uses = 0
 
     # ---- the index ----------------------------------------------------------------------------
@@ -88,20 +88,20 @@ class PrefixCache:
         """Index the tokens that a slot has read, so that others may share them."""
         if not self.is_on or not slot.tokens:
             return
-        space = self._spaces.setdefault(slot.id, slot.space)
-        tree = self._trees.setdefault(space, RadixTree())
+        namespace = self._namespaces.setdefault(slot.id, slot.namespace)
+        tree = self._trees.setdefault(namespace, RadixTree())
         known = tree.length(slot.id)
         tree.extend(slot.id, slot.tokens[known:])
 
-    def find(self, space: CacheNamespace, prompt: Sequence[int], n_max: int) -> Source | None:
+    def find(self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int) -> Source | None:
         """Find the sequence that holds most of a prompt's first `n_max` tokens."""
-        match = self.holders(space, prompt)
+        match = self.holders(namespace, prompt)
         n = min(match.n, n_max)
         return Source(min(match.keys), n) if n > 0 else None
 
-    def holders(self, space: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
+    def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
         """Return how many leading tokens of a prompt are known, and which sequences hold them."""
-        tree = self._trees.get(space)
+        tree = self._trees.get(namespace)
         return NOTHING if tree is None else tree.longest(prompt)
 
     @property
@@ -153,9 +153,9 @@ class PrefixCache:
     def unindex(self, slot: Slot, n: int = 0) -> None:
         """Remove a slot's tokens from `n` on from the index, because they are about to change."""
         self.report(slot, slot.chain.cut(n))
-        if (space := self._spaces.get(slot.id)) is None:
+        if (namespace := self._namespaces.get(slot.id)) is None:
             return
-        self._trees[space].cut(slot.id, n)
+        self._trees[namespace].cut(slot.id, n)
         if n == 0:
             self._forget_space(slot.id)
 
@@ -201,14 +201,14 @@ class PrefixCache:
         if to_host or not is_worth_it or not (self._free or self._free_number()):
             self._lose(slot)
             return
-        seq, space = self._free.pop(), self._spaces[slot.id]
+        seq, namespace = self._free.pop(), self._namespaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
         tokens = list(slot.tokens)
-        branch = CachedBranch(seq, tokens, space, slot.chain, slot.last_used)
+        branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
         self._branches[seq] = branch
         self.held.put(seq, branch.chain)
-        self._spaces[seq] = space
-        self._trees[space].extend(seq, tokens)
+        self._namespaces[seq] = namespace
+        self._trees[namespace].extend(seq, tokens)
         slot.n_shared = len(tokens)
 
     def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
@@ -225,7 +225,7 @@ class PrefixCache:
         """Copy a prompt's prefix back from the host's memory; return its length, or 0."""
         if self._host is None or len(slot.tokens) >= n_max:
             return 0
-        entry = self._host.find(slot.space, prompt, n_max)
+        entry = self._host.find(slot.namespace, prompt, n_max)
         if entry is None or entry.n < n_min:
             return 0
         self.cut(slot, 0)
@@ -278,7 +278,7 @@ class PrefixCache:
 
     def _absorb(self, slot: Slot) -> bool:
         """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""
-        tree = self._trees[self._spaces[slot.id]]
+        tree = self._trees[self._namespaces[slot.id]]
         covered = [one for one in self._branches.values() if tree.is_covered(one.id, slot.id)]
         for branch in covered:
             self._drop(branch)
@@ -320,7 +320,7 @@ class PrefixCache:
 
     def _drop(self, branch: CachedBranch) -> None:
         self._backend.remove(branch.id, 0)
-        self._trees[branch.space].cut(branch.id, 0)
+        self._trees[branch.namespace].cut(branch.id, 0)
         self._forget_space(branch.id)
         del self._branches[branch.id]
         self.held.put(branch.id, BlockChain())
@@ -339,18 +339,18 @@ class PrefixCache:
             return False
         states = self._backend.states
         chain = old.chain.cut(len(old.tokens))
-        return self._host.put(old.space, old.tokens, lambda: states.copy(old.id), chain)
+        return self._host.put(old.namespace, old.tokens, lambda: states.copy(old.id), chain)
 
     def own(self, seq: int) -> int:
         """Count the cells that no other sequence holds."""
-        space = self._spaces.get(seq)
-        return self._trees[space].n_own(seq) if space is not None else 0
+        namespace = self._namespaces.get(seq)
+        return self._trees[namespace].n_own(seq) if namespace is not None else 0
 
     def _length(self, seq: int) -> int:
-        space = self._spaces.get(seq)
-        return self._trees[space].length(seq) if space is not None else 0
+        namespace = self._namespaces.get(seq)
+        return self._trees[namespace].length(seq) if namespace is not None else 0
 
     def _forget_space(self, seq: int) -> None:
-        space = self._spaces.pop(seq)
-        if not len(self._trees[space]):
-            del self._trees[space]
+        namespace = self._namespaces.pop(seq)
+        if not len(self._trees[namespace]):
+            del self._trees[namespace]

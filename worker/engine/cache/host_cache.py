@@ -30,7 +30,7 @@ class HostCacheHit(NamedTuple):
 
 @dataclass(slots=True)
 class _Copy:
-    space: Hashable
+    namespace: Hashable
     tokens: list[int]
     state: State
     chains: list[BlockChain]
@@ -59,7 +59,7 @@ class HostCache:
 
     def put(
         self,
-        space: Hashable,
+        namespace: Hashable,
         tokens: Sequence[int],
         copy: Callable[[], State],
         chain: BlockChain | None = None,
@@ -70,7 +70,7 @@ class HostCache:
         """
         if len(tokens) < MIN_TOKENS or self._n_bytes_max == 0:
             return False
-        tree = self._trees.get(space, RadixTree())
+        tree = self._trees.get(namespace, RadixTree())
         match = tree.longest(tokens)
         if match.n == len(tokens):
             self._use(*match.keys)
@@ -80,10 +80,10 @@ class HostCache:
         state = copy()
         if not self._make_room(len(state)):
             return False
-        tree = self._trees.setdefault(space, tree)  # new, or emptied by making room
+        tree = self._trees.setdefault(namespace, tree)  # new, or emptied by making room
         self._n_made += 1
         key = self._n_made
-        self._copies[key] = _Copy(space, list(tokens), state, [], 0)
+        self._copies[key] = _Copy(namespace, list(tokens), state, [], 0)
         self._use(key)
         self._add_chain(key, chain)
         tree.extend(key, tokens)
@@ -95,12 +95,12 @@ class HostCache:
                     self._add_chain(key, known.cut(match.n))
         return True
 
-    def find(self, space: Hashable, prompt: Sequence[int], n_max: int) -> HostCacheHit | None:
+    def find(self, namespace: Hashable, prompt: Sequence[int], n_max: int) -> HostCacheHit | None:
         """Find the copy that holds most of a prompt."""
-        if (tree := self._trees.get(space)) is None:
+        if (tree := self._trees.get(namespace)) is None:
             return None
         if self._is_whole:
-            return self._find_whole(space, prompt, n_max)
+            return self._find_whole(namespace, prompt, n_max)
         match = tree.longest(prompt)
         n = min(match.n, n_max)
         if n == 0:
@@ -120,12 +120,12 @@ class HostCache:
         return len(self._copies)
 
     def _find_whole(
-        self, space: Hashable, prompt: Sequence[int], n_max: int
+        self, namespace: Hashable, prompt: Sequence[int], n_max: int
     ) -> HostCacheHit | None:
         fitting = [
             (len(copy.tokens), key)
             for key, copy in self._copies.items()
-            if copy.space == space
+            if copy.namespace == namespace
             and len(copy.tokens) <= n_max
             and common_prefix(copy.tokens, prompt) == len(copy.tokens)
         ]
@@ -169,8 +169,8 @@ class HostCache:
         self._set_chains(key, [])
         copy = self._copies.pop(key)
         self.n_bytes -= len(copy.state)
-        tree = self._trees[copy.space]
+        tree = self._trees[copy.namespace]
         tree.cut(key, 0)
         if not len(tree):
-            del self._trees[copy.space]
+            del self._trees[copy.namespace]
         return chains

@@ -54,11 +54,13 @@ class PrefixSharing:
         if leader.active.is_resumed:
             return []
         found = [slot for slot in slots if slot.run is not None and slot.run.is_undecided]
-        prompt, space = leader.active.task.prompt, leader.space
+        prompt, namespace = leader.active.task.prompt, leader.namespace
         alike = [
             slot
             for slot in found
-            if slot.space == space and slot.active.reading == prompt and not slot.active.is_resumed
+            if slot.namespace == namespace
+            and slot.active.reading == prompt
+            and not slot.active.is_resumed
         ]
         for slot in alike:
             slot.active.is_undecided = False
@@ -70,11 +72,11 @@ class PrefixSharing:
         run = slot.active
         if run.task.media:
             return False  # a part of an image cannot be shared
-        others = [one for one in slots if one is not slot and one.space == slot.space]
+        others = [one for one in slots if one is not slot and one.namespace == slot.namespace]
         promised = promise(run, others)
         if promised is None:
             return False
-        ready = self._cache.find(slot.space, run.reading, max_reused(run))
+        ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
         return promised.n >= n_now + MIN_SHARED or has_same_prompt(promised, run)
 
@@ -82,7 +84,7 @@ class PrefixSharing:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
         run, n_before = slot.active, len(slot.tokens)
         ready = (
-            self._cache.find(slot.space, run.reading, max_reused(run))
+            self._cache.find(slot.namespace, run.reading, max_reused(run))
             if self._cache.is_on
             else None
         )

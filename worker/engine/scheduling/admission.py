@@ -26,9 +26,9 @@ class Admission:
         self._similarity = similarity
         self._cuts = cuts
 
-    def choose(self, task: EngineTask, space: CacheNamespace) -> Slot | None:
+    def choose(self, task: EngineTask, namespace: CacheNamespace) -> Slot | None:
         """Return the idle slot for a task, or None if the task must wait."""
-        if not self._fits(task, space):
+        if not self._fits(task, namespace):
             return None
         idle = [slot for slot in self._slots if slot.state is SlotState.IDLE]
         if task.slot >= 0:
@@ -37,22 +37,22 @@ class Admission:
         if not idle:
             return None
         if not self._cache.is_on:
-            alike = [slot for slot in idle if slot.space == space]
+            alike = [slot for slot in idle if slot.namespace == namespace]
             slot = most_similar(alike, task.reading, self._similarity)
             return slot or min(idle, key=lambda slot: (slot.last_used, slot.id))
-        n, holders = self._cache.holders(space, task.reading)
+        n, holders = self._cache.holders(namespace, task.reading)
         holding = [slot for slot in idle if slot.id in holders]
         if holding and n / len(task.reading) > self._similarity > 0:
             return min(holding, key=lambda slot: len(slot.tokens))
         return min(idle, key=lambda slot: (bool(slot.tokens), slot.last_used, slot.id))
 
     def clear(
-        self, slot: Slot, task: EngineTask, space: CacheNamespace, *, is_alone: bool = False
+        self, slot: Slot, task: EngineTask, namespace: CacheNamespace, *, is_alone: bool = False
     ) -> int:
         """Let a slot forget what a task cannot use; return how many tokens it keeps."""
         n_cached = reusable(slot.tokens, task.reading) if task.params.cache_prompt else 0
         n_cached = whole_pieces(task.media, n_cached)
-        if slot.space != space or not self._cuts:
+        if slot.namespace != namespace or not self._cuts:
             n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
@@ -62,17 +62,17 @@ class Admission:
         n_cached = self._cache.cut(slot, n_cached)
         if n_cached == 0:
             slot.n_saved = slot.group_start = 0
-        slot.scales, slot.salt = space
+        slot.scales, slot.salt = namespace
         return n_cached
 
-    def n_known(self, task: EngineTask, space: CacheNamespace) -> int:
+    def n_known(self, task: EngineTask, namespace: CacheNamespace) -> int:
         """Count the tokens that a task has to read and any sequence holds."""
         if not task.params.cache_prompt:
             return 0
-        n, _ = self._cache.holders(space, task.reading)
+        n, _ = self._cache.holders(namespace, task.reading)
         return min(n, len(task.reading) - 1)
 
-    def _fits(self, task: EngineTask, space: CacheNamespace) -> bool:
+    def _fits(self, task: EngineTask, namespace: CacheNamespace) -> bool:
         """Return whether a task's cells are free beside what the running tasks may still need."""
         busy = [slot.run for slot in self._slots if slot.run is not None]
         if not busy or not self._is_scarce:
@@ -81,7 +81,7 @@ class Admission:
         promised += sum(reserve(run.n_left) for run in busy)
         n_predict = task.params.n_predict
         n_left = max(0, n_predict - task.n_begun) if n_predict >= 0 else n_predict
-        n_read = min(len(task.reading), self._n_ctx) - self.n_known(task, space)
+        n_read = min(len(task.reading), self._n_ctx) - self.n_known(task, namespace)
         wanted = n_read + reserve(n_left)
         n_held = self._cache.n_cells - self._cache.n_evictable
         return n_held + promised + wanted <= self._n_cells

@@ -90,7 +90,7 @@ class TaskLifecycle:
         for task in list(self._waiting):
             progress.begin()
             try:
-                slot = self._admission.choose(task, self._space(task))
+                slot = self._admission.choose(task, self._namespace(task))
                 if slot is None:
                     if task.slot < 0:
                         return
@@ -119,10 +119,10 @@ class TaskLifecycle:
         if (finish := self._results.end_of(slot, task)) is not None:
             self._finish_begun(SlotTask.of(task, sampler, 0, order=self._n_admitted), slot, finish)
             return
-        space = self._space(task)
-        n_known = self._admission.n_known(task, space)
+        namespace = self._namespace(task)
+        n_known = self._admission.n_known(task, namespace)
         n_cached = self._admission.clear(
-            slot, task, space, is_alone=not (self.n_busy or self._waiting)
+            slot, task, namespace, is_alone=not (self.n_busy or self._waiting)
         )
         self._backend.seat(slot.id, sampler)
         self._n_admitted += 1
@@ -164,5 +164,5 @@ class TaskLifecycle:
         self._waiting.clear()
         return keys
 
-    def _space(self, task: EngineTask) -> CacheNamespace:
+    def _namespace(self, task: EngineTask) -> CacheNamespace:
         return choose_scales(task.params.lora, self.scales), task.salt

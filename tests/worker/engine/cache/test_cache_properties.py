@@ -71,11 +71,11 @@ class CacheMachine(RuleBasedStateMachine):
         for seq, tokens in held.items():
             assert cells.get(seq, []) == tokens
         assert all(seq in held for seq, content in cells.items() if content)
-        spaces = {slot.id: slot.space for slot in cache.slots}
-        spaces |= {branch.id: branch.space for branch in cache._branches.values()}
-        for seq, space in cache._spaces.items():
-            assert space == spaces[seq], "a tenant could take what is another's"
-            tree = cache._trees[space]
+        namespaces = {slot.id: slot.namespace for slot in cache.slots}
+        namespaces |= {branch.id: branch.namespace for branch in cache._branches.values()}
+        for seq, namespace in cache._namespaces.items():
+            assert namespace == namespaces[seq], "a tenant could take what is another's"
+            tree = cache._trees[namespace]
             n = tree.length(seq)
             assert 0 < n <= len(held[seq])
             assert tree.longest(held[seq][:n]).n == n
