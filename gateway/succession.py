@@ -92,10 +92,10 @@ async def await_workers(pool: Pool) -> None:
 
 async def _count_workers(pool: Pool, notifier: Notifier) -> None:
     """Report the number of ready workers as it grows."""
-    n_told = -1
+    n_reported = -1
     while True:
-        if (n_ready := pool.health().n_workers) != n_told:
-            n_told = n_ready
+        if (n_ready := pool.health().n_workers) != n_reported:
+            n_reported = n_ready
             notifier.send(X_WORKERS=n_ready)
         await asyncio.sleep(_COUNT_S)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from protocol.wire.facts import ModelCard, SystemPrompt
 from protocol.wire.messages import Envelope, TaskKey
-from protocol.wire.sharing import CONFIGURED, SettingsTold, Version
+from protocol.wire.sharing import CONFIGURED, SettingsReport, Version
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
 _LORA_ID, _SYSTEM_ID = -1, -2
@@ -86,18 +86,20 @@ class ModelSettings:
         else:
             known.system = max(known.system, order.version)
 
-    def told(self, key: str, told: SettingsTold) -> None:
+    def reported(self, key: str, reported: SettingsReport) -> None:
         """Take in what a worker has, if it is newer than what is known here."""
         if (known := self._workers.get(key)) is None:
             return
-        known.scales = max(known.scales, told.scales_version)
-        known.system = max(known.system, told.system_version)
+        known.scales = max(known.scales, reported.scales_version)
+        known.system = max(known.system, reported.system_version)
         lora = self._scales.get(known.model)
-        if told.scales_version > (lora.version if lora is not None else CONFIGURED):
-            self._scales[known.model] = SetLora(scales=told.scales, version=told.scales_version)
+        if reported.scales_version > (lora.version if lora is not None else CONFIGURED):
+            self._scales[known.model] = SetLora(
+                scales=reported.scales, version=reported.scales_version
+            )
         system = self._system.get(known.model)
-        if told.system_version > (system.version if system is not None else CONFIGURED):
-            self._system[known.model] = _order(told.system, told.system_version)
+        if reported.system_version > (system.version if system is not None else CONFIGURED):
+            self._system[known.model] = _order(reported.system, reported.system_version)
 
     def due(self) -> list[tuple[str, Envelope]]:
         """Return what workers have still to be sent, because others knew something newer."""

@@ -31,7 +31,7 @@ from protocol.wire.messages import (
     Tokenize,
     Tokenized,
 )
-from protocol.wire.sharing import MAX_VERSIONS, Recall, SettingsTold
+from protocol.wire.sharing import MAX_VERSIONS, Recall, SettingsReport
 from protocol.wire.side_tasks import (
     Embed,
     Embedded,
@@ -99,13 +99,13 @@ def overstated(end: Terminal, n_seen: int) -> str:
     return "usage.n_predicted" if end.usage.n_predicted > most else ""
 
 
-def overread(told: TaskMessage, longest: Callable[[], int], n_seen: int) -> str:
+def overread(message: TaskMessage, longest: Callable[[], int], n_seen: int) -> str:
     """Return which number is more than a worker can have read of a request.
 
     It would be charged to the client's key and delay its next requests. `longest` returns the
     longest prompt of the request; it is called only for long prompts.
     """
-    read = _reported_reading(told)
+    read = _reported_reading(message)
     if max(read.values(), default=0) <= MAX_ADDED:
         return ""
     most = longest() + n_seen + MAX_UNSEEN
@@ -145,9 +145,9 @@ def longest_prompt(request: TaskMessage) -> int:
     return n_tokens
 
 
-def _reported_reading(told: TaskMessage) -> dict[str, int]:
+def _reported_reading(message: TaskMessage) -> dict[str, int]:
     """Return what a message says of the length of a prompt."""
-    match told:
+    match message:
         case Started(n_prompt=n_prompt, n_cached=n_cached):
             return {"n_prompt": n_prompt, "n_cached": n_cached}
         case PromptRead(n_read=n_read, n_cached=n_cached):
@@ -193,7 +193,7 @@ def _vectors(message: Embedded | Reranked) -> str:
     return _cost(message) if all(0 <= n < MAX_TOKENS for n in every) else "n_tokens"
 
 
-def _settings(message: SettingsTold) -> str:
+def _settings(message: SettingsReport) -> str:
     versions = (message.scales_version, message.system_version)
     return "" if all(0 <= n < MAX_VERSIONS for n, _ in versions) else "a version"
 
@@ -245,7 +245,7 @@ _LOOKS: dict[type, Callable[[Any], str]] = {
     Reranked: _vectors,
     Ready: lambda message: _credits("granted", message.granted) or _card(message.card),
     Recall: lambda message: _credits("n", message.n),
-    SettingsTold: _settings,
+    SettingsReport: _settings,
 }
 _ANSWERS: dict[type, type[Terminal]] = {
     Generate: Done,

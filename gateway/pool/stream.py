@@ -349,7 +349,7 @@ class TaskStream:
             was_refused=self._error is not None and not task.worker_name,
             n_prompt=answer.n_prompt,
             n_cached=min(answer.n_cached, answer.n_prompt),
-            n_predicted=answer.n_told,
+            n_predicted=answer.n_reported,
             n_max=request.params.n_predict if isinstance(request, Generate) else 0,
         )
 

@@ -27,7 +27,7 @@ from protocol.wire import messages as m
 from protocol.wire.cached import Cached
 from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
-from protocol.wire.sharing import Recall, Returned, SettingsTold
+from protocol.wire.sharing import Recall, Returned, SettingsReport
 
 logger = logging.getLogger(__name__)
 
@@ -234,19 +234,19 @@ class WorkerInbox:
             raise ProtocolError(f"{type(end).__name__}: {what} cannot be")
         self._check_reading(lease, end)
 
-    def _check_reading(self, lease: TaskKey, told: m.TaskMessage) -> None:
+    def _check_reading(self, lease: TaskKey, message: m.TaskMessage) -> None:
         """Refuse what no worker can have read or written; raises `ProtocolError`."""
-        if what := self._overstated(lease, told):
-            raise ProtocolError(f"{type(told).__name__}: {what} cannot be")
+        if what := self._overstated(lease, message):
+            raise ProtocolError(f"{type(message).__name__}: {what} cannot be")
 
-    def _overstated(self, lease: TaskKey, told: m.TaskMessage) -> str:
+    def _overstated(self, lease: TaskKey, message: m.TaskMessage) -> str:
         """Return which count is more than a task that somebody waits for can have cost."""
         stream = self._streams.by_id.get(lease.id)
         if stream is None:
             return ""
         n_seen = len(stream.answer.tokens)
-        written = overstated(told, n_seen) if isinstance(told, m.Terminal) else ""
-        return written or overread(told, stream.longest_prompt, n_seen)
+        written = overstated(message, n_seen) if isinstance(message, m.Terminal) else ""
+        return written or overread(message, stream.longest_prompt, n_seen)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
         """Take in what a worker reports of itself."""
@@ -265,8 +265,8 @@ class WorkerInbox:
                 n_unused = self._dispatcher.workers[peer.key].give_back(n)
                 self._performer.post(peer.key, Returned(n=n_unused))
                 self._performer.tell_demand(peer.key)
-            case SettingsTold():
-                self._settings.told(peer.key, message)
+            case SettingsReport():
+                self._settings.reported(peer.key, message)
             case m.Heartbeat():
                 now = self._now()
                 message = _with_counters(peer, message)
@@ -371,6 +371,6 @@ def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
 
 def _check(item: FrameItem) -> None:
     """Refuse a report that cannot be; raises `ProtocolError`."""
-    told = item.payload if isinstance(item, Envelope) else item
-    if what := implausible(told):
-        raise ProtocolError(f"{type(told).__name__}: {what} is out of range")
+    message = item.payload if isinstance(item, Envelope) else item
+    if what := implausible(message):
+        raise ProtocolError(f"{type(message).__name__}: {what} is out of range")

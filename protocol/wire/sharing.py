@@ -58,7 +58,7 @@ class Stay(Message):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsTold(Message):
+class SettingsReport(Message):
     """Settings of clients in a worker; sent when a gateway connects, and after each change."""
 
     scales: tuple[tuple[int, float], ...] = ()

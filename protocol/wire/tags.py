@@ -53,7 +53,7 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "lora_listed": s.LoraListed,
     "set_system_prompt": s.SetSystemPrompt,
     "system_prompt_set": s.SystemPromptSet,
-    "settings": sharing.SettingsTold,
+    "settings": sharing.SettingsReport,
 }
 PAYLOADS = frozenset(cls for cls in TAGS.values() if issubclass(cls, m.TaskMessage))
 """What travels in an envelope."""

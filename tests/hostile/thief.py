@@ -16,7 +16,7 @@ import zmq
 from protocol.curve import read_public, read_secret
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
-from protocol.wire.sharing import SettingsTold
+from protocol.wire.sharing import SettingsReport
 from tests.hostile.wire_frames import attack_wire
 
 _HUGE = (1 << 63) - 1
@@ -89,7 +89,7 @@ class Thief:
         for stats in (facts.Stats(n_prompt=_HUGE), facts.Stats(step_s=float("nan"))):
             beat = m.Heartbeat(step=-1, busy=-_HUGE, stats=stats, granted=_HUGE, others=-_HUGE)
             self._greeted(codec.encode(1, [m.Ready(card=_CARD)]), codec.encode(2, [beat]))
-        told = SettingsTold(system_version=(_HUGE, "z"), scales_version=(-_HUGE, ""))
+        told = SettingsReport(system_version=(_HUGE, "z"), scales_version=(-_HUGE, ""))
         self._greeted(codec.encode(1, [m.Ready(card=_CARD)]), codec.encode(2, [told]))
 
     def large(self) -> None:

@@ -63,13 +63,13 @@ def _require(name: str, is_valid: bool) -> None:
 
 def open_sampler(backend: Backend, task: EngineTask) -> Sampler:
     """Make the sampler of a task, in the state after what was begun; any thread may do so."""
-    params, told = task.params, task.begun.told if task.begun is not None else Begun()
-    if told.seed is not None:
-        params = replace(params, seed=told.seed)
+    params, sent = task.params, task.begun.sent if task.begun is not None else Begun()
+    if sent.seed is not None:
+        params = replace(params, seed=sent.seed)
     sampler = backend.open_sampler(params, without_placeholders(task.prompt), task.triggers)
-    if told.tokens:
+    if sent.tokens:
         try:
-            sampler.go_on(told.tokens, told.sampler_state)
+            sampler.go_on(sent.tokens, sent.sampler_state)
         except Exception:
             sampler.close()
             raise

@@ -199,7 +199,7 @@ class SampleProcessor:
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
         progress = Progress(
             total=len(run.task.prompt),
-            cached=run.told_cached,
+            cached=run.reported_cached,
             processed=len(slot.tokens),
             time_ms=elapsed_s * 1e3,
         )
@@ -208,8 +208,8 @@ class SampleProcessor:
     def read(self, slot: Slot) -> None:
         """Report the cost of the prompt so far, by which the gateway charges the tenant."""
         cost = slot.active.usage
-        told = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
-        self._send(slot.active, told)
+        reported = PromptRead(n_read=cost.n_read, n_cached=cost.n_cached, is_paused=slot.is_paused)
+        self._send(slot.active, reported)
 
     def _send(self, run: SlotTask, message: TaskMessage) -> None:
         self.outbox.put(Envelope(run.task.key, message))
@@ -261,7 +261,7 @@ class SampleProcessor:
             has_new_line=generation.has_new_line,
             prompt=run.task.text,
             n_prompt=len(run.task.prompt),
-            n_cached=run.told_cached,
+            n_cached=run.reported_cached,
             n_predicted=generation.n_predicted,
             n_past=len(slot.tokens),
             slot=slot.id,

@@ -91,10 +91,10 @@ class SlotTask:
             generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
         run.response = ResponseBuffer() if task.is_held else None
-        if task.begun is not None and task.begun.told.tokens:
-            run.pending = task.begun.told.tokens[-1]
+        if task.begun is not None and task.begun.sent.tokens:
+            run.pending = task.begun.sent.tokens[-1]
             run.n_cached, run.n_recovered = 0, n_cached
-            run.pauses = task.begun.told.pauses
+            run.pauses = task.begun.sent.pauses
         return run
 
     def go_on(self) -> None:
@@ -103,8 +103,8 @@ class SlotTask:
         if begun is None or self.first_token_s:
             return
         self.last_token_s = time.perf_counter()
-        self.first_token_s = self.last_token_s - begun.told.predicted_ms / 1e3
-        self.started_s = self.first_token_s - begun.told.prompt_ms / 1e3
+        self.first_token_s = self.last_token_s - begun.sent.predicted_ms / 1e3
+        self.started_s = self.first_token_s - begun.sent.prompt_ms / 1e3
 
     @property
     def usage(self) -> Usage:
@@ -112,10 +112,10 @@ class SlotTask:
         return usage_of(self.account)
 
     @property
-    def told_cached(self) -> int:
+    def reported_cached(self) -> int:
         """Cached tokens of the prompt, as reported to the client."""
         begun = self.task.begun
-        return self.n_cached if begun is None else min(begun.told.n_cached, len(self.task.prompt))
+        return self.n_cached if begun is None else min(begun.sent.n_cached, len(self.task.prompt))
 
     @property
     def n_to_read(self) -> int:
@@ -202,8 +202,8 @@ class Slot:
     def end(self, release: int) -> SlotTask:
         """End the task and keep its tokens as cache; return its state."""
         assert self.run is not None
-        told = self._told(self.run)
-        self._last = replace(told, is_processing=False, has_next_token=False)
+        report = self._report(self.run)
+        self._last = replace(report, is_processing=False, has_next_token=False)
         run, self.run = self.run, None
         self.move(SlotState.IDLE)
         self.last_used = release
@@ -266,8 +266,8 @@ class Slot:
         n_predicted = run.generation.n_predicted
         first = run.first_token_s or run.started_s
         return Timings(
-            cache_n=run.told_cached,
-            prompt_n=len(run.task.prompt) - run.told_cached,
+            cache_n=run.reported_cached,
+            prompt_n=len(run.task.prompt) - run.reported_cached,
             prompt_ms=(first - run.started_s) * 1e3,
             predicted_n=n_predicted,
             predicted_ms=max(0.0, run.last_token_s - first) * 1e3,
@@ -282,7 +282,7 @@ class Slot:
 
         `render` writes tokens as text; without it the report holds no text of clients.
         """
-        known = self._last if self.run is None else self._told(self.run)
+        known = self._last if self.run is None else self._report(self.run)
         report = replace(known, n_past=len(self.tokens), is_speculative=is_speculative)
         if render is None or report.params is None:
             return report
@@ -293,17 +293,17 @@ class Slot:
             generated=render(self.tokens[report.n_prompt :]),
         )
 
-    def _told(self, run: SlotTask) -> SlotReport:
+    def _report(self, run: SlotTask) -> SlotReport:
         generation = run.generation
         finish = generation.finish
-        n_read = len(run.task.prompt) - run.told_cached - self.n_prompt_left
+        n_read = len(run.task.prompt) - run.reported_cached - self.n_prompt_left
         return SlotReport(
             id=self.id,
             is_processing=True,
             task_id=run.task.key.id,
             n_prompt=len(run.task.prompt),
             n_prompt_processed=max(0, n_read),
-            n_cached=run.told_cached,
+            n_cached=run.reported_cached,
             n_decoded=generation.n_predicted,
             n_remain=run.n_left,
             has_next_token=finish is None,

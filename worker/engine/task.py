@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 class BegunAnswer:
     """An answer that another worker began (`worker.engine.begun`)."""
 
-    told: Begun
+    sent: Begun
     """What the client has of it."""
     generation: TextGeneration
     """As it was after the last token."""
@@ -70,7 +70,7 @@ class EngineTask:
     @property
     def n_begun(self) -> int:
         """Tokens of the answer that another worker has generated."""
-        return 0 if self.begun is None else len(self.begun.told.tokens)
+        return 0 if self.begun is None else len(self.begun.sent.tokens)
 
     @property
     def is_held(self) -> bool:

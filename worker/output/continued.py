@@ -26,11 +26,11 @@ class AnswerParser(Protocol):
 class ContinuedAnswer:
     """Parses an answer whose beginning another worker has sent."""
 
-    def __init__(self, parser: ChatParser | None, told: Begun, text: str) -> None:
-        """`text` is that of the tokens of `told`; what the client lacks of it is returned first."""
+    def __init__(self, parser: ChatParser | None, sent: Begun, text: str) -> None:
+        """`text` is that of the tokens of `sent`; what the client lacks of it is returned first."""
         self._parser = parser
-        self._n_text, self._n_reasoning = told.n_text, told.n_reasoning
-        self._n_arguments = list(told.n_arguments)
+        self._n_text, self._n_reasoning = sent.n_text, sent.n_reasoning
+        self._n_arguments = list(sent.n_arguments)
         """Characters to leave out, for each call that was sent."""
         self._lacking = self._cut(self._parse(text))
 

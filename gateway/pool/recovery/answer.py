@@ -56,7 +56,7 @@ class Answer:
         return bool(self.tokens) or self.is_echoed
 
     @property
-    def n_told(self) -> int:
+    def n_reported(self) -> int:
         """Tokens as the worker counts them, limited to what is plausible."""
         return max(0, min(self.n_predicted, len(self.tokens) + MAX_UNSEEN))
 

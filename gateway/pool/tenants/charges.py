@@ -75,7 +75,7 @@ class Charges:
         answer = task.answer
         if not answer.n_prompt:
             return task.charged
-        return max(task.charged, cost(answer.n_prompt, answer.n_cached, answer.n_told))
+        return max(task.charged, cost(answer.n_prompt, answer.n_cached, answer.n_reported))
 
     def _add(self, task: Task, tokens: float) -> None:
         task.charged += tokens

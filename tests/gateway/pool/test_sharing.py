@@ -7,7 +7,7 @@ from gateway.pool.dispatch.slot_map import ExpectedWorker, SlotMap
 from gateway.pool.model_settings import ModelSettings
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Heartbeat
-from protocol.wire.sharing import Demand, SettingsTold
+from protocol.wire.sharing import Demand, SettingsReport
 from tests.gateway.dispatching import call, card, dispatcher, done, places, task
 
 
@@ -123,8 +123,8 @@ def test_a_task_for_a_slot_asks_only_its_worker() -> None:
 # ---- settings ---------------------------------------------------------------------------------
 
 
-def told(count: int, gateway: str, scale: float) -> SettingsTold:
-    return SettingsTold(scales=((0, scale),), scales_version=(count, gateway))
+def told(count: int, gateway: str, scale: float) -> SettingsReport:
+    return SettingsReport(scales=((0, scale),), scales_version=(count, gateway))
 
 
 def test_a_new_worker_gets_what_was_set() -> None:
@@ -142,11 +142,11 @@ def test_a_gateway_learns_the_newest_and_passes_it_on() -> None:
     settings = ModelSettings("g")
     settings.joined("w-1", "m")
     settings.joined("w-2", "m")
-    settings.told("w-1", told(3, "x", 0.25))
+    settings.reported("w-1", told(3, "x", 0.25))
     ((key, order),) = settings.due()
     assert key == "w-2" and order.payload.version == (3, "x")  # type: ignore[attr-defined]  # SetLora
     assert settings.due() == []
-    settings.told("w-2", told(2, "y", 0.75))
+    settings.reported("w-2", told(2, "y", 0.75))
     assert settings.due() == [], "an older one changes nothing"
 
 
@@ -156,7 +156,7 @@ def test_gateways_that_set_at_once_agree() -> None:
     newest = max(orders, key=lambda order: order.version)
     for settings in (one, other):
         settings.joined("w", "m")
-        settings.told("w", told(*newest.version, scale=0.9))
+        settings.reported("w", told(*newest.version, scale=0.9))
         settings.joined("late", "m")
     assert one.set_scales("m", ()).version == (2, "a")
     assert other.joined("w-3", "m")[0].payload == newest
@@ -165,13 +165,13 @@ def test_gateways_that_set_at_once_agree() -> None:
 def test_a_setting_of_our_own_is_newer_than_what_was_learned() -> None:
     settings = ModelSettings("a")
     settings.joined("w", "m")
-    settings.told("w", told(7, "z", 0.5))
+    settings.reported("w", told(7, "z", 0.5))
     assert settings.set_scales("m", ()).version == (8, "a")
 
 
 def test_workers_that_nobody_knows_are_ignored() -> None:
     settings = ModelSettings("a")
-    settings.told("gone", told(7, "z", 0.5))
+    settings.reported("gone", told(7, "z", 0.5))
     assert settings.set_scales("m", ()).version == (1, "a")
     settings.left("gone")
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Envelope, Failed, TaskKey, TaskMessage, Terminal
-from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsTold
+from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsReport
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 from protocol.wire.values import MAX_SCALE
 
@@ -54,12 +54,12 @@ class WorkerSettings:
         return f"<WorkerSettings lora={self._lora.version} system={self._system.version}>"
 
     @property
-    def known(self) -> SettingsTold | None:
+    def known(self) -> SettingsReport | None:
         """The settings to send to gateways; None as long as nothing was set."""
         if self._lora.version == self._system.version == CONFIGURED:
             return None
         system = self._system
-        return SettingsTold(
+        return SettingsReport(
             scales=self._lora.scales or (),
             scales_version=self._lora.version,
             system=SystemPrompt(

@@ -52,7 +52,7 @@ class ResponsesReply:
         self._calls: list[ToolCallDelta] = []
         self._call_ids: dict[int, str] = {}
         self._probs: list[TokenProb] = []
-        self._n_told = 0
+        self._n_reported = 0
         """Probabilities in the events so far; those of an incomplete character are held."""
 
     def started(self, index: int, message: Started) -> None:
@@ -140,7 +140,7 @@ class ResponsesReply:
         self._texts.append(message.text)
         place = self._place(self._ids.message)
         text = {"type": "response.output_text.delta", **place, "delta": message.text}
-        told, self._n_told = self._n_told, len(self._probs)
+        told, self._n_reported = self._n_reported, len(self._probs)
         return [*events, text | {"logprobs": self._log_probs(self._probs[told:])}]
 
     def _add_call(self, piece: ToolCallDelta) -> list[_Data]:

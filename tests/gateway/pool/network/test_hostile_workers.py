@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.sharing import Recall, SettingsTold
+from protocol.wire.sharing import Recall, SettingsReport
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -50,7 +50,7 @@ IMPLAUSIBLE = [
     m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=HUGE)),
     Embedded(vectors=(b"",), n_embd=1, n_tokens=(HUGE,)),
     Recall(n=HUGE),
-    SettingsTold(system_version=(HUGE, "z")),
+    SettingsReport(system_version=(HUGE, "z")),
 ]
 
 
@@ -181,7 +181,7 @@ async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_
         await stream.receive()
         stream.close()
         await fleet.holds(lambda: not fleet.pool.has_tasks)
-    assert 0 < stream.answer.n_told <= MAX_UNSEEN + 1
+    assert 0 < stream.answer.n_reported <= MAX_UNSEEN + 1
     assert sum(fleet.metrics.keys.rows.values()) <= MAX_UNSEEN + 10
 
 

@@ -7,7 +7,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.sharing import SettingsTold
+from protocol.wire.sharing import SettingsReport
 from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt
 from tests.envelopes import of_task
 from tests.worker.link.gateways.test_gateways import Trio, ended, trio
@@ -77,7 +77,7 @@ def test_settings_that_cannot_be_reach_no_other_gateway(
     assert isinstance(end, m.Failed)
     assert end.code is ErrorCode.INVALID_REQUEST
     serves_b(trio)
-    assert not trio.b.of(SettingsTold)
+    assert not trio.b.of(SettingsReport)
     trio.b.send(m.Envelope(m.TaskKey(2), SetLora(scales=None)))
     trio.until(lambda: ended(trio.b, 2))
     assert isinstance(of_task(trio.b.heard, 2)[-1], LoraListed | m.Failed)

@@ -11,7 +11,7 @@ import zmq
 from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
 from protocol.wire.facts import SystemPrompt
-from protocol.wire.sharing import Demand, Recall, Returned, SettingsTold, Stay, Successor
+from protocol.wire.sharing import Demand, Recall, Returned, SettingsReport, Stay, Successor
 from protocol.wire.side_tasks import SetSystemPrompt, SystemPromptSet
 from tests.envelopes import of_task
 from tests.worker.link.pair import generate
@@ -176,11 +176,11 @@ def test_settings_are_told_to_every_gateway_and_the_newest_holds(trio: Trio) -> 
     newer = SetSystemPrompt(prompt="newer", assistant_name="N", version=(2, "b"))
     older = SetSystemPrompt(prompt="older", version=(2, "a"))
     trio.b.send(m.Envelope(m.TaskKey(1), newer))
-    trio.until(lambda: trio.a.of(SettingsTold) and trio.b.of(SettingsTold))
+    trio.until(lambda: trio.a.of(SettingsReport) and trio.b.of(SettingsReport))
     trio.a.send(m.Envelope(m.TaskKey(1), older))
     trio.until(lambda: trio.a.of(SystemPromptSet))
     for gateway in trio.gateways:
-        (told,) = gateway.of(SettingsTold)
+        (told,) = gateway.of(SettingsReport)
         assert told.system == SystemPrompt(prompt="newer", assistant_name="N")
         assert told.system_version == (2, "b")
 
