@@ -231,7 +231,7 @@ class Backend(Protocol):
         With triggers the grammar applies only from the first of these texts on.
         """
 
-    def seat(self, seq: int, sampler: Sampler) -> None:
+    def set_sampler(self, seq: int, sampler: Sampler) -> None:
         """Bind a sampler to the sequence whose tokens it will choose after the first."""
 
     def decode(self, rows: Sequence[BatchRow]) -> None:

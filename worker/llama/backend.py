@@ -97,7 +97,7 @@ class LlamaBackend:
         """Build the sampler of a task; any thread may call it."""
         return open_sampler(params, self._model, self._scratch, prompt, triggers)
 
-    def seat(self, seq: int, sampler: Sampler) -> None:
+    def set_sampler(self, seq: int, sampler: Sampler) -> None:
         """Let the device sample a task's later tokens, if possible."""
         assert isinstance(sampler, LlamaSampler)
         sampler.backend_sampling = self._device_sampling.offer(seq, sampler, sampler.params)

@@ -118,7 +118,7 @@ class FakeBackend:
         self._process_faults = ProcessFaults(config.name)
         self._process_faults.strike_loading()
         self._record = ComputeRecord()
-        self._seated: dict[int, FakeSampler] = {}
+        self._samplers: dict[int, FakeSampler] = {}
         self._n_saved: dict[int, int] = {}
         self._last: list[BatchRow] = []
         self._is_spoiled = False
@@ -182,11 +182,11 @@ class FakeBackend:
         """Make a sampler that remembers only its parameters."""
         return FakeSampler(params)
 
-    def seat(self, seq: int, sampler: Sampler) -> None:
+    def set_sampler(self, seq: int, sampler: Sampler) -> None:
         """Pretend that the device can choose the tokens of tasks without a grammar."""
         assert isinstance(sampler, FakeSampler)
         sampler.seq = seq
-        self._seated[seq] = sampler
+        self._samplers[seq] = sampler
         sampler.backend_sampling = sampler.params.backend_sampling and not sampler.params.grammar
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
@@ -213,7 +213,7 @@ class FakeBackend:
         self._record.add(sum(len(row.tokens) for row in rows if self._is_prompt(row)), 0)
 
     def _is_prompt(self, row: BatchRow) -> bool:
-        sampler = self._seated.get(row.seq)
+        sampler = self._samplers.get(row.seq)
         is_next = row.wants_logits and sampler is not None and sampler.has_pending
         return not (row.is_draft or is_next)
 

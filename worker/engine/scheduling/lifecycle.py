@@ -124,7 +124,7 @@ class TaskLifecycle:
         n_cached = self._admission.clear(
             slot, task, namespace, is_alone=not (self.n_busy or self._waiting)
         )
-        self._backend.seat(slot.id, sampler)
+        self._backend.set_sampler(slot.id, sampler)
         self._n_admitted += 1
         slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self.n_busy += 1

@@ -111,11 +111,11 @@ def _is_in_order(p: SamplingParams, stages: Sequence[str]) -> bool:
 
 
 @dataclass(slots=True)
-class _Seat:
+class _DeviceChain:
     chain: Chain
     has_begun: bool = False
     """The prompt has been read: from its last row the first token was chosen, on the host."""
-    is_taken: bool = False
+    is_attached: bool = False
 
 
 class DeviceSampling:
@@ -124,7 +124,7 @@ class DeviceSampling:
     def __init__(self, attach: Attach, device: Device) -> None:
         self._attach = attach
         self._device = device
-        self._seats: dict[int, _Seat] = {}
+        self._chains: dict[int, _DeviceChain] = {}
 
     def offer(self, seq: int, sampler: LlamaSampler, params: SamplingParams) -> bool:
         """Run a task's chain on the device for its later tokens, if that changes none of them."""
@@ -133,55 +133,55 @@ class DeviceSampling:
             return False
         if not fits(params, self._device, sampler.biases):
             return False
-        self._leave(seq)
-        seat = self._seats[seq] = _Seat(chain, has_begun=sampler.has_begun)
-        chain.before_free = partial(self._leave, seq, seat)
+        self._detach(seq)
+        entry = self._chains[seq] = _DeviceChain(chain, has_begun=sampler.has_begun)
+        chain.before_free = partial(self._detach, seq, entry)
         return True
 
     def before(self, rows: Sequence[BatchRow]) -> None:
         """Attach the chains whose rows come with the next batch."""
-        if not self._seats:
+        if not self._chains:
             return
         for row in rows:
-            seat = self._seats.get(row.seq)
-            if seat is not None and row.wants_logits and seat.has_begun and not seat.is_taken:
-                self._take(row.seq, seat)
+            entry = self._chains.get(row.seq)
+            if entry is not None and row.wants_logits and entry.has_begun and not entry.is_attached:
+                self._attach_chain(row.seq, entry)
 
     def after(self, rows: Sequence[BatchRow]) -> None:
         """Note whose prompts have been read by a batch that was computed."""
-        if not self._seats:
+        if not self._chains:
             return
         for row in rows:
-            seat = self._seats.get(row.seq)
-            if seat is not None and row.wants_logits:
-                seat.has_begun = True
+            entry = self._chains.get(row.seq)
+            if entry is not None and row.wants_logits:
+                entry.has_begun = True
 
     def close(self) -> None:
         """Detach everything: the context is about to go, and tasks may end after it."""
-        for seq in list(self._seats):
-            self._leave(seq)
+        for seq in list(self._chains):
+            self._detach(seq)
 
     @property
     def attached(self) -> frozenset[int]:
         """The sequences whose tokens are chosen on the device now."""
-        return frozenset(seq for seq, seat in self._seats.items() if seat.is_taken)
+        return frozenset(seq for seq, entry in self._chains.items() if entry.is_attached)
 
-    def _take(self, seq: int, seat: _Seat) -> None:
-        seat.is_taken = self._attach(seq, seat.chain.handle)
-        if not seat.is_taken:
+    def _attach_chain(self, seq: int, entry: _DeviceChain) -> None:
+        entry.is_attached = self._attach(seq, entry.chain.handle)
+        if not entry.is_attached:
             logger.warning(
                 "back-end sampling refused by the device",
                 extra={"slot": seq, "action": "its tokens are sampled on the CPU"},
             )
-            del self._seats[seq]
+            del self._chains[seq]
 
-    def _leave(self, seq: int, seat: _Seat | None = None) -> None:
+    def _detach(self, seq: int, entry: _DeviceChain | None = None) -> None:
         """Detach a sequence's chain, unless it was detached already or replaced."""
-        found = self._seats.get(seq)
-        if found is None or (seat is not None and found is not seat):
+        found = self._chains.get(seq)
+        if found is None or (entry is not None and found is not entry):
             return
-        del self._seats[seq]
-        if found.is_taken:
+        del self._chains[seq]
+        if found.is_attached:
             self._attach(seq, None)
 
 
