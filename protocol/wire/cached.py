@@ -10,7 +10,7 @@ MAX_CHAIN_BLOCKS = 4096
 """About a megabyte of text; of a longer prompt only the beginning is reported."""
 MAX_SAID_BLOCKS = 1024
 """Maximum of blocks in one `Cached`, handled in a few milliseconds; a receiver ignores more."""
-MAX_HELD_BLOCKS = 65_536
+MAX_CACHED_BLOCKS = 65_536
 """Maximum of blocks that one worker reports: 16 MB of text, four million tokens."""
 
 

@@ -16,7 +16,7 @@ from protocol.wire import messages as m
 from protocol.wire.begun import Begun
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
-from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class FakeEngine:
     """What the heartbeats say; it answers all the same."""
     n_cached: int = 0
     """Tokens of each prompt that it says to have found in its cache."""
-    held: HeldBlocks = field(default_factory=HeldBlocks)
+    held: CachedBlocks = field(default_factory=CachedBlocks)
     """By task, all that it ever began with."""
     fail_next: m.Failed | None = None
     """The next task that starts fails so, whatever its id."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gateway.pool.routing.block_hashes import Prefix
 from protocol.wire.cached import BLOCK_BYTES, Cached
-from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 
 
 def chain(text: str) -> bytes:
@@ -25,7 +25,7 @@ class Speaker:
     """What a worker holds for each task, said to a gateway as it changes."""
 
     def __init__(self, say: Callable[[Cached], None]) -> None:
-        self._held = HeldBlocks()
+        self._held = CachedBlocks()
         self._say = say
 
     def hold(self, task_id: int, blocks: bytes, share: float = 1.0) -> None:

@@ -77,7 +77,7 @@ class Engine:
         self.cache = PrefixCache(
             backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
         )
-        self._outbox = Outbox(emit, self.cache.held)
+        self._outbox = Outbox(emit, self.cache.blocks)
         self.step_target_s = config.step_target_s
         """Longest time of a step, in seconds."""
         budget = StepBudget(config.step_target_s, backend.n_batch, token_s=backend.prefill_token_s)
@@ -220,7 +220,7 @@ class Engine:
                 self._jobs.drop_of(connection)
                 self._tasks.abort_all(connection)
             case Announce():
-                self._outbox.extend(self.cache.held.everything())
+                self._outbox.extend(self.cache.blocks.everything())
             case Report(key):
                 self._outbox.put(Envelope(key, self._inspected(key.connection)))
             case EngineJob():

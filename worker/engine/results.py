@@ -16,7 +16,7 @@ from protocol.wire.messages import (
 )
 from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.held_blocks import HeldBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState, SlotTask
 from worker.engine.task import Emit, EngineTask, failed
@@ -25,9 +25,9 @@ from worker.engine.task import Emit, EngineTask, failed
 class Outbox:
     """Messages of the engine's thread until they are sent, in one call of `emit`."""
 
-    def __init__(self, emit: Emit, held: HeldBlocks) -> None:
+    def __init__(self, emit: Emit, blocks: CachedBlocks) -> None:
         self._emit = emit
-        self._held = held
+        self._blocks = blocks
         self._messages: list[FrameItem] = []
 
     def put(self, message: FrameItem) -> None:
@@ -43,7 +43,7 @@ class Outbox:
 
         So when a gateway reads `Started`, it has a report of the blocks that it assumed until then.
         """
-        if changes := self._held.take():
+        if changes := self._blocks.take():
             self._messages[:0] = changes
         if self._messages:
             messages, self._messages = self._messages, []

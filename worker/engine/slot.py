@@ -15,7 +15,7 @@ from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
-from worker.engine.cache.held_blocks import BlockChain
+from worker.engine.cache.cached_blocks import BlockChain
 from worker.engine.media import Media, without_handles, without_placeholders
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
@@ -90,7 +90,7 @@ class SlotTask:
         else:
             generation = task.begun.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
-        run.response = ResponseBuffer() if task.is_held else None
+        run.response = ResponseBuffer() if task.is_whole else None
         if task.begun is not None and task.begun.sent.tokens:
             run.pending = task.begun.sent.tokens[-1]
             run.n_cached, run.n_recovered = 0, n_cached

@@ -73,7 +73,7 @@ class EngineTask:
         return 0 if self.begun is None else len(self.begun.sent.tokens)
 
     @property
-    def is_held(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether the answer leaves in one piece, after its first token."""
         return not (self.params.stream or self.params.timings_per_token or self.reports_tokens)
 

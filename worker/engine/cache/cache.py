@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
-from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
 from worker.engine.slot import CacheNamespace, Slot, SlotState
@@ -70,11 +70,11 @@ class PrefixCache:
         self._backend = backend
         self.slots = slots
         self.counters = counters
-        self.held = HeldBlocks() if is_on else HeldBlocks(0)
+        self.blocks = CachedBlocks() if is_on else CachedBlocks(0)
         """The blocks that all sequences hold, as they are reported to gateways."""
         self._host: HostCache | None = None
         if is_on and host_bytes:
-            self._host = HostCache(host_bytes, self.held, is_whole=not backend.can_rewind)
+            self._host = HostCache(host_bytes, self.blocks, is_whole=not backend.can_rewind)
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
@@ -179,7 +179,7 @@ class PrefixCache:
         """Report the blocks of the prompt that a slot holds."""
         if chain != slot.chain:
             slot.chain = chain
-            self.held.put(slot.id, chain)
+            self.blocks.put(slot.id, chain)
 
     def keep(self, slot: Slot, n: int, *, to_host: bool = False) -> None:
         """Keep an idle slot's tokens, of which it is about to remove all but the first `n`.
@@ -206,7 +206,7 @@ class PrefixCache:
         tokens = list(slot.tokens)
         branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
         self._branches[seq] = branch
-        self.held.put(seq, branch.chain)
+        self.blocks.put(seq, branch.chain)
         self._namespaces[seq] = namespace
         self._trees[namespace].extend(seq, tokens)
         slot.n_shared = len(tokens)
@@ -323,7 +323,7 @@ class PrefixCache:
         self._trees[branch.namespace].cut(branch.id, 0)
         self._forget_space(branch.id)
         del self._branches[branch.id]
-        self.held.put(branch.id, BlockChain())
+        self.blocks.put(branch.id, BlockChain())
         self._free.append(branch.id)
 
     def _lose(self, old: Idle) -> None:

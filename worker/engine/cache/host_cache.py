@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixTree
 from worker.engine.cache.states import State
@@ -42,14 +42,14 @@ class HostCache:
     """Owns the copies; used by the engine's thread only."""
 
     def __init__(
-        self, n_bytes_max: int, held: HeldBlocks | None = None, *, is_whole: bool = False
+        self, n_bytes_max: int, blocks: CachedBlocks | None = None, *, is_whole: bool = False
     ) -> None:
-        """`n_bytes_max` below 0 is no limit; `held` records the blocks of each copy.
+        """`n_bytes_max` below 0 is no limit; `blocks` records the blocks of each copy.
 
         With `is_whole` a copy cannot be cut, so it serves only prompts that begin with all of it.
         """
         self._is_whole = is_whole
-        self._held = held if held is not None else HeldBlocks()
+        self._blocks = blocks if blocks is not None else CachedBlocks()
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
         self._trees: dict[Hashable, RadixTree] = {}
@@ -156,7 +156,7 @@ class HostCache:
         gone = [BlockChain()] * (len(self._copies[key].chains) - len(chains))
         self._copies[key].chains = chains
         for number, chain in enumerate((*chains, *gone)):
-            self._held.put((key, number), chain)
+            self._blocks.put((key, number), chain)
 
     def _use(self, *keys: int) -> None:
         self._n_uses += 1

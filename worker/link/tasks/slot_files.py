@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
-from worker.engine.cache.held_blocks import BlockChain
+from worker.engine.cache.cached_blocks import BlockChain
 from worker.engine.media import Media
 from worker.link.tasks.packed_tokens import (
     INVALID_TOKENS,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gateway.pool.routing.index.block_table import BlockTable
 from gateway.pool.routing.index.worker_sets import WorkerSets
-from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS
+from protocol.wire.cached import BLOCK_BYTES, MAX_CACHED_BLOCKS, MAX_SAID_BLOCKS
 
 _SWEPT = 64
 """Segments of the table that are cleared of a lost worker in one go: a millisecond."""
@@ -48,7 +48,7 @@ class _ExpectedBlocks(NamedTuple):
 class PrefixIndex:
     """Blocks of prompts and the workers that have them."""
 
-    def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
+    def __init__(self, max_blocks: int = MAX_CACHED_BLOCKS) -> None:
         """Index at most `max_blocks` of each worker; further ones that it reports are ignored."""
         self._max_blocks = max_blocks
         self._table = BlockTable()

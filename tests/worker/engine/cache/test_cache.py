@@ -6,7 +6,7 @@ import pytest
 
 from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.cache.cache import MIN_KEPT, n_sequences
-from worker.engine.cache.held_blocks import BlockChain, HeldBlocks
+from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 from worker.engine.cache.host_cache import MAX_CHAINS, MIN_TOKENS, HostCache
 from worker.engine.cache.states import State
 from worker.engine.scheduling.budget import StepBudget
@@ -196,7 +196,7 @@ def test_the_hosts_memory_is_bounded_and_keeps_what_was_used_last() -> None:
 
 
 def test_what_the_hosts_memory_forgets_is_told_with_all_prompts_that_it_began_with() -> None:
-    held = HeldBlocks()
+    held = CachedBlocks()
     host = HostCache(250, held)
 
     def put(number: int, n: int, size: int, name: str) -> bool:
@@ -214,7 +214,7 @@ def test_what_the_hosts_memory_forgets_is_told_with_all_prompts_that_it_began_wi
 
 
 def test_a_text_is_known_by_the_newest_of_the_prompts_that_became_it() -> None:
-    held = HeldBlocks()
+    held = CachedBlocks()
     host = HostCache(-1, held)
     for number in range(MAX_CHAINS + 3):
         host.put("", [1] * 80, lambda: bytes(80), BlockChain(bytes([number]) * 16, 80))
@@ -243,7 +243,7 @@ def test_a_longer_copy_takes_the_place_of_its_beginning() -> None:
 
 def test_a_copy_takes_the_place_of_one_that_ends_in_few_other_tokens() -> None:
     """A template closes an answer with other tokens than those after which the model stopped."""
-    held = HeldBlocks()
+    held = CachedBlocks()
     host = HostCache(-1, held)
     host.put("", [1] * 80 + [2] * 4, lambda: b"first", BlockChain(b"a" * 8 + b"b" * 8, 84))
     host.put("", [1] * 80 + [3] * 40, lambda: b"second", BlockChain(b"c" * 8, 120))

@@ -84,7 +84,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def gateways_are_told_what_is_there(self) -> None:
         """The blocks that were said are those of the sequences, and no sequence claims too much."""
-        held, told = self.rig.engine.cache.held, said(self.rig)
+        held, told = self.rig.engine.cache.blocks, said(self.rig)
         assert (told - held._removed.keys()) | held._added.keys() == held._counts.keys()
         cache = self.rig.engine.cache
         for one in cache.idle():
@@ -100,7 +100,7 @@ class CacheMachine(RuleBasedStateMachine):
     @invariant()
     def a_new_gateway_is_told_of_all(self) -> None:
         """Everything is said in messages that are not too long."""
-        held = self.rig.engine.cache.held
+        held = self.rig.engine.cache.blocks
         everything = [run for message in held.everything() for run in message.added]
         assert {run[i : i + 8] for run in everything for i in range(8, len(run), 8)} == (
             held._counts.keys()

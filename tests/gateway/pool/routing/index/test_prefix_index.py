@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.pool.routing.index.block_table import BlockTable
 from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
-from protocol.wire.cached import BLOCK_BYTES, MAX_HELD_BLOCKS, MAX_SAID_BLOCKS, Cached
+from protocol.wire.cached import BLOCK_BYTES, MAX_CACHED_BLOCKS, MAX_SAID_BLOCKS, Cached
 from tests.examples import examples
 from tests.gateway.chains import Speaker, chain
 
@@ -318,12 +318,12 @@ def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
     index, _ = opened(2)
     draw = random.Random(1)
     tracemalloc.start()
-    for _ in range(3 * MAX_HELD_BLOCKS // MAX_SAID_BLOCKS):
+    for _ in range(3 * MAX_CACHED_BLOCKS // MAX_SAID_BLOCKS):
         index.add("w0", [draw.randbytes(BLOCK_BYTES * (MAX_SAID_BLOCKS + 1))])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert index.n_held("w0") == MAX_HELD_BLOCKS
-    assert used < 30 * MAX_HELD_BLOCKS
+    assert index.n_held("w0") == MAX_CACHED_BLOCKS
+    assert used < 30 * MAX_CACHED_BLOCKS
     index.add("w1", [START + chain("text")])
     assert index.holders(chain("text")).max_blocks == 4, "others are not affected"
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from protocol.wire.cached import (
     BLOCK_BYTES,
+    MAX_CACHED_BLOCKS,
     MAX_CHAIN_BLOCKS,
-    MAX_HELD_BLOCKS,
     MAX_SAID_BLOCKS,
     Cached,
 )
@@ -38,10 +38,10 @@ class BlockChain(NamedTuple):
         return self.blocks.startswith(other.blocks)
 
 
-class HeldBlocks:
+class CachedBlocks:
     """Blocks of all sequences, and unreported changes; used by the engine's thread only."""
 
-    def __init__(self, max_blocks: int = MAX_HELD_BLOCKS) -> None:
+    def __init__(self, max_blocks: int = MAX_CACHED_BLOCKS) -> None:
         """Hold at most `max_blocks`: what exceeds them of a new prompt is left out."""
         self._max_blocks = max_blocks
         self._chains: dict[Hashable, list[bytes]] = {}
@@ -56,7 +56,7 @@ class HeldBlocks:
         return len(self._counts)
 
     def __repr__(self) -> str:
-        return f"<HeldBlocks {len(self._counts)} of {len(self._chains)} sequences>"
+        return f"<CachedBlocks {len(self._counts)} of {len(self._chains)} sequences>"
 
     def put(self, holder: Hashable, chain: BlockChain) -> None:
         """Note what a sequence holds from now on; an empty chain forgets it."""
