@@ -202,7 +202,7 @@ class TaskStream:
         self._mail.clear()
         self._hold(self._n_writing)
 
-    def go_on(self) -> TaskMessage:
+    def continued_request(self) -> TaskMessage:
         """Return what the next worker is sent: the request, with what has come of its answer."""
         task = self.task
         if not task.spec.continues:

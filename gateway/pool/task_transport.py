@@ -180,7 +180,7 @@ class TaskTransport:
         task = stream.task
         request = stream.request
         if action.attempt:
-            request = stream.go_on()
+            request = stream.continued_request()
             self._metrics.moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
         else:
             stream.latencies.queue.observe(task.queued_s)

@@ -78,7 +78,7 @@ class Sampler(Protocol):
     def state(self) -> tuple[float, ...]:
         """State that does not follow from the tokens so far; usually empty."""
 
-    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+    def replay(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Take over from a sampler of the same parameters that chose these tokens.
 
         `state` is the other one's. Raises `InvalidRequest` for an impossible state or token.

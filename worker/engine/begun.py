@@ -16,7 +16,7 @@ from worker.engine.task import BegunAnswer, EngineTask
 from worker.output.generation import TextGeneration
 
 
-def go_on(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> EngineTask:
+def resume_task(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> EngineTask:
     """Return a task that continues where another worker stopped; raises `InvalidRequest`.
 
     An answer that has ended already has the `finish` of its generation set.
@@ -69,7 +69,7 @@ def open_sampler(backend: Backend, task: EngineTask) -> Sampler:
     sampler = backend.open_sampler(params, without_placeholders(task.prompt), task.triggers)
     if sent.tokens:
         try:
-            sampler.go_on(sent.tokens, sent.sampler_state)
+            sampler.replay(sent.tokens, sent.sampler_state)
         except Exception:
             sampler.close()
             raise

@@ -40,10 +40,10 @@ from worker.engine.task import (
     Command,
     Emit,
     EngineJob,
-    GoOn,
     Report,
     Stop,
     Submit,
+    Unpause,
     failed,
 )
 
@@ -214,8 +214,8 @@ class Engine:
                 self._tasks.add(task, *more)
             case Abort(key):
                 self._abort(key)
-            case GoOn(key):
-                self._step.go_on(key)
+            case Unpause(key):
+                self._step.unpause(key)
             case AbortAll(connection):
                 self._jobs.drop_of(connection)
                 self._tasks.abort_all(connection)

@@ -86,7 +86,7 @@ class SampleProcessor:
         run = slot.active
         if run.is_resumed and slot.n_prompt_left == 0 and not run.pauses:
             slot.move(SlotState.DECODE)
-            run.go_on()
+            run.restore_times()
 
     def _verify(self, slot: Slot, index: int, row: BatchRow) -> None:
         """Accept a draft as far as the sampler chooses its tokens.

@@ -97,7 +97,7 @@ class SlotTask:
             run.pauses = task.begun.sent.pauses
         return run
 
-    def go_on(self) -> None:
+    def restore_times(self) -> None:
         """Note that all tokens are in the cache again: times go on where another worker stopped."""
         begun = self.task.begun
         if begun is None or self.first_token_s:

@@ -94,7 +94,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class Unpause:
     """Command: choose the next token of an answer that pauses (`Begun.pauses`)."""
 
     key: TaskKey
@@ -143,7 +143,7 @@ class Stop:
     """Command: leave the loop; tasks that still run fail."""
 
 
-Command = Submit | Abort | AbortAll | GoOn | Announce | Report | EngineJob | Stop
+Command = Submit | Abort | AbortAll | Unpause | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 

@@ -24,7 +24,7 @@ from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, S
 from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
-from worker.engine.begun import go_on, open_sampler
+from worker.engine.begun import open_sampler, resume_task
 from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser, Expected
 from worker.output.continued import AnswerParser, ContinuedAnswer
@@ -100,7 +100,7 @@ class PromptReader:
         chat = parser_of(expected, is_whole=not task.params.stream)
         parser: AnswerParser | None = chat
         if message.begun is not None:
-            task = go_on(task, message.begun, self._backend.vocabulary)
+            task = resume_task(task, message.begun, self._backend.vocabulary)
             if task.begun is not None and message.begun.tokens:
                 parser = ContinuedAnswer(chat, message.begun, task.begun.text)
         return Prepared(replace(task, sampler=open_sampler(self._backend, task)), parser)

@@ -117,7 +117,7 @@ class Quarantine:
         if task.suspect is not None:
             self._tried[task.task_id] = task
 
-    def barred(self, task: "Task", now: float) -> set[str] | None:
+    def excluded(self, task: "Task", now: float) -> set[str] | None:
         """Return the workers to which a suspect may not go now; None means all."""
         suspect = task.suspect
         assert suspect is not None

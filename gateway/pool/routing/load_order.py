@@ -97,13 +97,13 @@ class ModelWorkers:
         first = next(iter(self._by_load), None)
         return first is not None and float(first[0]) < PREFETCH
 
-    def first(self, n: int, barred: Collection[str]) -> list[str]:
+    def first(self, n: int, excluded: Collection[str]) -> list[str]:
         """Return the workers to be chosen first: with a credit, and of one rank.
 
         Up to `n` that read nothing, and as many that do.
         """
         found: list[str] = []
-        rank = next((p[0] for p in self._by_load if p[-1] not in barred), NO_CREDIT)
+        rank = next((p[0] for p in self._by_load if p[-1] not in excluded), NO_CREDIT)
         if float(rank) >= NO_CREDIT:
             return found
         for is_reading in (False, True):
@@ -111,7 +111,7 @@ class ModelWorkers:
             for place in self._by_load.after((rank, is_reading)):
                 if n_found == n or place[:2] != (rank, is_reading):
                     break
-                if place[-1] not in barred:
+                if place[-1] not in excluded:
                     found.append(str(place[-1]))
                     n_found += 1
         return found
@@ -139,9 +139,9 @@ class ModelWorkers:
             return self.least_loaded(n, self.lending)
         return [str(place[-1]) for place in islice(self._by_load.after((NO_CREDIT,)), n)]
 
-    def for_slotless(self, barred: Collection[str]) -> str | None:
+    def for_slotless(self, excluded: Collection[str]) -> str | None:
         """Return the worker for a task that needs no slot; None if none takes one more."""
-        place = next((p for p in self._by_slotless if p[-1] not in barred), None)
+        place = next((p for p in self._by_slotless if p[-1] not in excluded), None)
         return None if place is None or place[0] else str(place[-1])
 
 

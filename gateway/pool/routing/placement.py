@@ -91,16 +91,16 @@ class TaskPlacement:
     def find(self, task: Task, now: float) -> RouteChoice | None:
         """Choose the worker for a task; None if the task must wait."""
         spec = task.spec
-        barred = self._quarantine.barred(task, now) if task.is_on_trial else set()
-        if barred is None:
+        excluded = self._quarantine.excluded(task, now) if task.is_on_trial else set()
+        if excluded is None:
             return None
         if spec.worker:
-            return self._pinned(spec, now, barred)
+            return self._pinned(spec, now, excluded)
         if task.tried and self.has_other(task, now):
-            barred |= task.tried
+            excluded |= task.tried
         if spec.takes_credit:
-            return self._routing.choose(spec, now, barred)
-        key = self._routing.order.workers_of(spec.model, now).for_slotless(barred)
+            return self._routing.choose(spec, now, excluded)
+        key = self._routing.order.workers_of(spec.model, now).for_slotless(excluded)
         return RouteChoice(self._workers[key]) if key is not None else None
 
     def has_other(self, task: Task, now: float) -> bool:
@@ -112,10 +112,10 @@ class TaskPlacement:
         workers = self._routing.order.workers_of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried))
 
-    def _pinned(self, spec: TaskSpec, now: float, barred: Collection[str]) -> RouteChoice | None:
+    def _pinned(self, spec: TaskSpec, now: float, excluded: Collection[str]) -> RouteChoice | None:
         """Find the place of a task that only one worker may run."""
         owner = self._owner(spec, now)
-        if owner is None or owner.state is not WorkerState.READY or owner.key in barred:
+        if owner is None or owner.state is not WorkerState.READY or owner.key in excluded:
             return None
         if not spec.takes_credit:
             # What the gateway itself asks of one worker is sent whatever the worker has to do.

@@ -149,9 +149,9 @@ class RoutingPolicy:
         return self._of_models.get(model, self._unknown).answer_per_s.value
 
     def choose(
-        self, spec: TaskSpec, now: float, barred: Collection[str] = ()
+        self, spec: TaskSpec, now: float, excluded: Collection[str] = ()
     ) -> RouteChoice | None:
-        """Choose a worker that has a credit, none of the `barred` keys; None if there is none.
+        """Choose a worker that has a credit, none of the `excluded` keys; None if there is none.
 
         One that sleeps is woken when the others have no free slot; a prefetch credit is only used
         when there is no free slot at all, not even one whose credit another gateway has: that is
@@ -159,16 +159,16 @@ class RoutingPolicy:
         prompt, at the session's and at those with the least load.
         """
         workers = self.order.workers_of(spec.model, now)
-        first = workers.first(_N_COMPARED, barred)
+        first = workers.first(_N_COMPARED, excluded)
         if not first:
             return None
         rank = rank_of(self.order[first[0]])
-        if rank >= PREFETCH and workers.lending & ~workers.mask(barred):
+        if rank >= PREFETCH and workers.lending & ~workers.mask(excluded):
             return None
         session = self._sessions.find(spec.session)
-        among = workers.ready & ~workers.mask(barred)
+        among = workers.ready & ~workers.mask(excluded)
         if len(workers) <= _SMALL_POOL:
-            keys = [key for key in workers.bits if key not in barred]
+            keys = [key for key in workers.bits if key not in excluded]
             holders = self.index.holders(spec.prefix.chain, among)
         else:
             keys = list(first)

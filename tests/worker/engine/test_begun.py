@@ -13,7 +13,7 @@ from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Done, Finish, Started, TaskKey
 from tests.examples import examples
 from tests.worker.engines import Rig
-from worker.engine.begun import go_on
+from worker.engine.begun import resume_task
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import EOS, FakeSampler
 from worker.engine.speculation.lookup import PromptLookup
@@ -71,7 +71,7 @@ class Cut:
 def rest(rig: Rig, task: EngineTask, begun: Begun) -> tuple[list[Delta], Done]:
     """Let another worker go on."""
     key = TaskKey(task.key.id, 1)
-    again = go_on(replace(task, key=key), begun, rig.backend.vocabulary)
+    again = resume_task(replace(task, key=key), begun, rig.backend.vocabulary)
     n_before = len(rig.envelopes)
     rig.engine.submit(Submit(again))
     rig.finish()
@@ -205,7 +205,7 @@ def test_a_begun_answer_survives_a_preemption() -> None:
     rig = Rig(**options)
     rig.submit("x" * 100, n_predict=-1)
     rig.turn()
-    again = go_on(whole.task, whole.begun(20), rig.backend.vocabulary)
+    again = resume_task(whole.task, whole.begun(20), rig.backend.vocabulary)
     rig.engine.submit(Submit(replace(again, key=TaskKey(50))))
     while not rig.engine.counters.n_preempted:
         rig.turn()
@@ -239,7 +239,7 @@ def test_nothing_was_said_but_the_seed_is_known() -> None:
 def test_what_no_worker_can_have_said_is_refused(begun: Begun) -> None:
     rig = Rig()
     with pytest.raises(InvalidRequest, match=r"begun|the answer ends") as refused:
-        go_on(rig.task("abc"), begun, rig.backend.vocabulary)
+        resume_task(rig.task("abc"), begun, rig.backend.vocabulary)
     assert (refused.value.param or "").startswith("begun.")
 
 
@@ -268,7 +268,9 @@ def test_in_company_they_go_on_too(
     drafter = PromptLookup(1, 4) if is_drafted else None
     rig = Rig(n_slots=3, n_cells=cells[0], n_batch=cells[1], drafter=drafter)
     tasks = [
-        replace(go_on(whole.task, whole.begun(n), rig.backend.vocabulary), key=TaskKey(100 + i))
+        replace(
+            resume_task(whole.task, whole.begun(n), rig.backend.vocabulary), key=TaskKey(100 + i)
+        )
         for i, n in enumerate(cuts)
     ]
     rig.engine.submit(Submit(tasks[0], tuple(tasks[1:])))

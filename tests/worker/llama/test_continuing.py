@@ -24,7 +24,7 @@ from tests.worker.served import Answer, Served, is_plausible
 from worker.engine.backend import BatchRow, Sampler
 from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.slot import Slot
-from worker.engine.task import EngineTask, GoOn, Submit
+from worker.engine.task import EngineTask, Submit, Unpause
 from worker.llama.backend import LlamaBackend
 from worker.prompt.prompt import PromptReader
 
@@ -105,7 +105,7 @@ def asker(served: Served) -> Asker:
             found += [one for one in items if isinstance(one, Envelope) and one.task == task.key]
             last = payload_of(found[-1]) if found else None
             if isinstance(last, PromptRead) and last.is_paused:
-                served.engine.submit(GoOn(task.key))
+                served.engine.submit(Unpause(task.key))
         return found
 
     return Asker(PromptReader(served.backend, cuts_long=False), run)
@@ -176,7 +176,7 @@ def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str)
     tokens = [token for token, _ in told]
     for n in range(1, N_CHOSEN):
         again = model.open_sampler(replace(params, seed=first.seed), prompt, triggers)
-        again.go_on(tokens[:n], told[n - 1][1])
+        again.replay(tokens[:n], told[n - 1][1])
         assert [step(again, i) for i in range(n, N_CHOSEN)] == told[n:], n
         again.close()
     if case == "reasoning ended on request":
@@ -191,7 +191,7 @@ def test_what_the_grammar_does_not_allow_was_not_begun(
     sampler = model.open_sampler(SamplingParams(grammar=grammar), [])
     tokens = model.tokenize(text, add_special=False, parse_special=False)
     with pytest.raises(InvalidRequest, match="grammar does not allow") as refused:
-        sampler.go_on(tokens, ())
+        sampler.replay(tokens, ())
     assert refused.value.param == "begun.tokens"
 
 

@@ -69,7 +69,7 @@ class FakeSampler:
         """Those that name a token."""
         return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
 
-    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+    def replay(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Remember the state; the text depends on it with mirostat, and on nothing else."""
         self.has_pending = bool(tokens)
         self.state = tuple(state)

@@ -138,7 +138,7 @@ class TaskLifecycle:
         """End a task whose answer another worker has completed; nothing is read for it."""
         slot.begin(run)
         run.reading = []
-        run.go_on()
+        run.restore_times()
         self.n_busy += 1
         self._outbox.put(slot.started(0))
         self._results.finish(slot, finish)

@@ -20,9 +20,9 @@ from worker.engine.task import (
     Abort,
     AbortAll,
     EngineTask,
-    GoOn,
     Report,
     Submit,
+    Unpause,
     failed,
     internal_error,
 )
@@ -159,10 +159,10 @@ class Tasks:
         self._unprepare(key)
         return [cancelled(key)]
 
-    def go_on(self, key: TaskKey) -> None:
+    def unpause(self, key: TaskKey) -> None:
         """Let a paused answer go on; its `Started` has been sent."""
         if self._engine is not None and key in self.running:
-            self._engine.submit(GoOn(key))
+            self._engine.submit(Unpause(key))
 
     def clear(self, connection: int) -> None:
         """Forget what came over a connection: the gateway that wanted it is gone."""

@@ -165,7 +165,7 @@ class LlamaSampler:
 
     # ---- what another worker began ------------------------------------------------------------
 
-    def go_on(self, tokens: Sequence[int], state: Sequence[float]) -> None:
+    def replay(self, tokens: Sequence[int], state: Sequence[float]) -> None:
         """Take over from a sampler of the same parameters and seed that chose these tokens.
 
         Penalties, grammar, trigger and reasoning follow from the tokens, the rest is in the state.

@@ -6,8 +6,8 @@ from typing import Any
 from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Started, TaskKey
 from tests.worker.engine.test_begun import Cut, tokens_of
 from tests.worker.engines import Rig
-from worker.engine.begun import go_on
-from worker.engine.task import Abort, AbortAll, EngineJob, GoOn, Report, Submit
+from worker.engine.begun import resume_task
+from worker.engine.task import Abort, AbortAll, EngineJob, Report, Submit, Unpause
 
 
 class Paused:
@@ -18,7 +18,7 @@ class Paused:
         self.rig = Rig(**options)
         self.key = TaskKey(77, 1)
         self.begun = replace(self.whole.begun(n), pauses=True)
-        self.task = go_on(
+        self.task = resume_task(
             replace(self.whole.task, key=self.key), self.begun, self.rig.backend.vocabulary
         )
         self.rig.engine.submit(Submit(self.task))
@@ -44,7 +44,7 @@ def test_it_is_read_and_then_waits_until_it_is_told_to_go_on() -> None:
     assert isinstance(started, Started)
     assert isinstance(told, PromptRead)
     assert started.n_reread + started.n_cached == told.n_read + told.n_cached
-    one.rig.engine.submit(GoOn(one.key))
+    one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
     assert list(one.begun.tokens) + one.rest == one.whole.tokens
     assert one.rig.done(77).n_predicted == one.whole.done.n_predicted
@@ -55,7 +55,7 @@ def test_one_that_is_told_while_it_reads_does_not_stop() -> None:
     rig = Rig(n_batch=16)
     rig.engine.submit(Submit(one.task))
     rig.turn()
-    rig.engine.submit(GoOn(one.key))
+    rig.engine.submit(Unpause(one.key))
     rig.finish()
     assert rig.done(77).n_predicted == one.whole.done.n_predicted
 
@@ -86,7 +86,7 @@ def test_what_waits_for_its_slot_does_not_keep_the_engine_busy() -> None:
     for _ in range(3):
         one.rig.turn()
     assert one.rig.engine.n_waiting == 1
-    one.rig.engine.submit(GoOn(one.key))
+    one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
     assert one.rig.done(waiting).n_predicted == 8
     assert one.rig.terminals(8) == 1
@@ -94,7 +94,7 @@ def test_what_waits_for_its_slot_does_not_keep_the_engine_busy() -> None:
 
 def test_it_is_cancelled_like_any_other() -> None:
     one = Paused()
-    one.rig.engine.submit(GoOn(TaskKey(77, 0)))  # of another attempt
+    one.rig.engine.submit(Unpause(TaskKey(77, 0)))  # of another attempt
     one.rig.engine.submit(Abort(one.key))
     one.rig.turn()
     assert (one.rest, one.rig.done(77).finish) == ([], Finish.CANCELLED)
@@ -110,7 +110,7 @@ def test_one_that_runs_takes_the_cells_of_one_that_pauses() -> None:
     one.read()
     assert one.rig.done(runs).finish is Finish.EOS
     assert one.rig.engine.counters.n_preempted == 1
-    one.rig.engine.submit(GoOn(one.key))
+    one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
     assert not isinstance(one.rig.of(77)[-1], Failed)
     assert list(one.begun.tokens) + one.rest == one.whole.tokens
