@@ -1,7 +1,7 @@
 """The engine's thread: it loads the backend, runs the engine, and frees the backend at the end.
 
 Each loading of the model has a thread of its own. A worker that falls asleep ends the thread, and
-starts another for the next task; clients' settings and the counters are passed on (`Kept`).
+starts another for the next task; clients' settings and the counters are passed on (`SleepState`).
 """
 
 import gc
@@ -32,7 +32,7 @@ Opener = Callable[[WorkerConfig, Progress], Backend]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SleepState:
     """State that is kept while the worker sleeps."""
 
     card: ModelCard
@@ -49,7 +49,7 @@ class EngineThread:
         config: WorkerConfig,
         outbound_queue: OutboundQueue,
         opener: Opener,
-        kept: Kept | None = None,
+        kept: SleepState | None = None,
         accounts: AccountTable | None = None,
     ) -> None:
         """`kept` is the state of the previous thread, with its accounts."""
@@ -83,12 +83,12 @@ class EngineThread:
         """Wait for the thread; it may be inside a long decode."""
         self._thread.join(timeout_s)
 
-    def release(self) -> Kept:
+    def release(self) -> SleepState:
         """Drop engine and backend, once the thread has ended; return the state to keep."""
         engine, backend = self.engine, self.backend
         assert self.has_ended and engine is not None and backend is not None
         self.engine = self.backend = None
-        return Kept(backend.card, engine.scales, engine.counters)
+        return SleepState(backend.card, engine.scales, engine.counters)
 
     def _run(self) -> None:
         try:
@@ -115,7 +115,7 @@ class EngineThread:
         backend.close()
 
 
-def _restore(engine: Engine, card: ModelCard, kept: Kept) -> None:
+def _restore(engine: Engine, card: ModelCard, kept: SleepState) -> None:
     """Restore kept state in a new engine; raises `ConfigError` if the model is another one."""
     if card != kept.card:
         raise ConfigError(f"{card.path} has changed while the worker slept")

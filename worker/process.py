@@ -33,7 +33,7 @@ from protocol.wire.messages import Hello, LoadingProgress
 from protocol.wire.side_tasks import SetSystemPrompt
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
-from worker.engine_thread import EngineThread, Kept, Opener, open_backend
+from worker.engine_thread import EngineThread, Opener, SleepState, open_backend
 from worker.host.process_environment import process_environment
 from worker.host.topology import bind
 from worker.link.gateways.connection import GatewayConnection
@@ -73,7 +73,7 @@ class WorkerProcess:
         self._phase = SleepPhase.LOADING
         self._idle = IdleTime(config.sleep_idle_s)
         self._reader: PromptReader | None = None
-        self._kept: Kept | None = None
+        self._kept: SleepState | None = None
         self._system: SetSystemPrompt | None = None
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"{hello.worker}:{hello.epoch}"

@@ -182,18 +182,18 @@ class Engine:
     def _take_commands(self) -> None:
         if not self._has_work():
             self._step.pause()
-            self._obey(self._commands.get())
+            self._execute(self._commands.get())
         elif self.n_busy and not self.n_running:
             with suppress(queue.Empty):  # a waiting task may need a slot whose task pauses
-                self._obey(self._commands.get(timeout=_BLOCKED_S))
+                self._execute(self._commands.get(timeout=_BLOCKED_S))
         while not self._commands.empty():
-            self._obey(self._commands.get_nowait())
+            self._execute(self._commands.get_nowait())
 
     def _has_work(self) -> bool:
         """Return whether a turn has anything to do without a new command."""
         return bool(self.n_running or self.n_waiting or self._jobs)
 
-    def _obey(self, command: Command) -> None:
+    def _execute(self, command: Command) -> None:
         """Carry a command out; an exception becomes the task's terminal message, if it has one."""
         self.progress.begin()
         try:

@@ -22,7 +22,7 @@ OpenPieces = Callable[[Sequence[bytes]], Sequence[MediaPiece]]
 """Reads what libmtmd wrote; raises `ValueError` for anything else."""
 
 
-class Unfit(Exception):
+class SlotFileMismatch(Exception):
     """The file cannot be restored; the message says why."""
 
 
@@ -40,7 +40,7 @@ class PackedTokens:
         try:
             opened = open_pieces(self.pieces)
         except ValueError as error:
-            raise Unfit(_NO_PIECE) from error
+            raise SlotFileMismatch(_NO_PIECE) from error
         tokens: list[int] = []
         media: dict[int, MediaPiece] = {}
         end = 0
@@ -49,7 +49,7 @@ class PackedTokens:
             is_inside = end <= place < after <= len(self.tokens)
             rows = set(self.tokens[place:after]) if is_inside else set()
             if rows != {_NULL} or not 0 < piece.n_pos <= piece.rows:
-                raise Unfit(INVALID_TOKENS)
+                raise SlotFileMismatch(INVALID_TOKENS)
             tokens += self._texts(end, place)
             media[len(tokens)] = piece
             tokens += placeholders(piece.key, piece.n_pos)
@@ -59,7 +59,7 @@ class PackedTokens:
     def _texts(self, start: int, end: int) -> list[int]:
         texts = list(self.tokens[start:end])
         if texts and min(texts) < 0:
-            raise Unfit(INVALID_TOKENS)
+            raise SlotFileMismatch(INVALID_TOKENS)
         return texts
 
 
@@ -89,18 +89,18 @@ def pack(tokens: Sequence[int], media: Media) -> bytes:
 
 
 def read_packed(data: bytes) -> PackedTokens:
-    """Read what stands where llama.cpp's own format has the tokens; raises `Unfit`."""
+    """Read what stands where llama.cpp's own format has the tokens; raises `SlotFileMismatch`."""
     numbers = struct.unpack(f"<{len(data) // 4}i", data)
     if not numbers or numbers[0] != _NULL:
         return PackedTokens(numbers)
     if len(numbers) < 4 or not 0 <= numbers[2] <= len(numbers) - 4:
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     if numbers[1] != _VERSION:
-        raise Unfit("Unsupported server tokens state version")
+        raise SlotFileMismatch("Unsupported server tokens state version")
     end = 3 + numbers[2]
     start = end + 1 + numbers[end]
     if not end < start <= len(numbers):
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     places = numbers[end + 1 : start]
     return PackedTokens(numbers[3:end], places, _read_pieces(data[4 * start :], len(places)))
 
@@ -111,9 +111,9 @@ def _read_pieces(data: bytes, n: int) -> list[bytes]:
         size = _NUMBER.unpack_from(data)[0] if len(data) >= _NUMBER.size else 0
         end = _NUMBER.size + size
         if not size or end > len(data):
-            raise Unfit(NOT_A_STATE)
+            raise SlotFileMismatch(NOT_A_STATE)
         pieces.append(data[_NUMBER.size : end])
         data = data[end:]
     if len(data) >= _NUMBER.size:
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     return pieces

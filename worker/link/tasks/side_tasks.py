@@ -25,7 +25,7 @@ from worker.engine.slot import Slot
 from worker.engine.task import EngineJob
 from worker.host.topology import usable_memory
 from worker.link.tasks import slot_files
-from worker.link.tasks.packed_tokens import NOT_A_STATE, Unfit
+from worker.link.tasks.packed_tokens import NOT_A_STATE, SlotFileMismatch
 from worker.link.tasks.slot_files import Saved
 
 logger = logging.getLogger(__name__)
@@ -256,10 +256,10 @@ class SideTasks:
             n_bytes=usable_memory() // _COPIES or sys.maxsize,
             open_pieces=self._backend.open_pieces,
         )
-        saved: Saved | Unfit
+        saved: Saved | SlotFileMismatch
         try:
             saved = slot_files.read(task.path, self._stamp, limits, task.action.salt)
-        except Unfit as error:
+        except SlotFileMismatch as error:
             saved = error
         except Exception as error:
             logger.exception(
@@ -271,16 +271,16 @@ class SideTasks:
                     "hint": "can this user read the file? if it can, save the slot again",
                 },
             )
-            saved = Unfit(str(error) or type(error).__name__)
+            saved = SlotFileMismatch(str(error) or type(error).__name__)
         read_s = time.perf_counter() - start
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
 
-    def _put(self, slot_id: int, saved: Saved | Unfit, read_s: float) -> SlotActed:
+    def _put(self, slot_id: int, saved: Saved | SlotFileMismatch, read_s: float) -> SlotActed:
         """Replace the content of an idle slot; it is empty if that fails."""
         start = time.perf_counter() - read_s
         slot = self._engine.slots[slot_id]
         self._engine.cache.empty(slot)
-        if isinstance(saved, Unfit):
+        if isinstance(saved, SlotFileMismatch):
             raise _not_restored(str(saved))
         if not self._backend.states.put(slot.id, saved.state, len(saved.tokens)):
             raise _not_restored(NOT_A_STATE)

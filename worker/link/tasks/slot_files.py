@@ -31,7 +31,7 @@ from worker.link.tasks.packed_tokens import (
     NOT_A_STATE,
     OpenPieces,
     PackedTokens,
-    Unfit,
+    SlotFileMismatch,
     no_pieces,
     pack,
     read_packed,
@@ -175,11 +175,11 @@ class Limits:
 
 
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
-    """Read and check a file for a namespace of the cache; raises `Unfit`."""
+    """Read and check a file for a namespace of the cache; raises `SlotFileMismatch`."""
     try:
         data = _contents(path, limits.n_bytes)
     except OSError as error:
-        raise Unfit(NOT_A_STATE) from error
+        raise SlotFileMismatch(NOT_A_STATE) from error
     head = _head(data, stamp.version)
     packed = read_packed(head)
     _check_tokens(packed, stamp, limits)
@@ -194,19 +194,19 @@ def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
 
 
 def _check_tokens(packed: PackedTokens, stamp: Stamp, limits: Limits) -> None:
-    """Refuse tokens that a slot cannot take; raises `Unfit`."""
+    """Refuse tokens that a slot cannot take; raises `SlotFileMismatch`."""
     if packed.places and not stamp.projector:
-        raise Unfit("Cannot restore media tokens without an mmproj")
+        raise SlotFileMismatch("Cannot restore media tokens without an mmproj")
     if len(packed.tokens) > limits.n_ctx:
-        raise Unfit("Restored prompt does not fit in the slot context")
+        raise SlotFileMismatch("Restored prompt does not fit in the slot context")
     if max(packed.tokens, default=0) >= limits.n_vocab:
-        raise Unfit(INVALID_TOKENS)
+        raise SlotFileMismatch(INVALID_TOKENS)
 
 
 def _contents(path: Path, max_bytes: int) -> bytes:
     """Read a regular file; raises `OSError` for what is none, such as a pipe that never ends.
 
-    Raises `Unfit` for one that is too large.
+    Raises `SlotFileMismatch` for one that is too large.
     """
     number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(number, "rb") as file:
@@ -215,21 +215,23 @@ def _contents(path: Path, max_bytes: int) -> bytes:
             raise OSError(f"{path.name} is no file")
         if found.st_size > max_bytes:
             size, limit = found.st_size >> 20, max_bytes >> 20
-            raise Unfit(f"the file has {size} MiB, and there is memory for {limit} MiB")
+            raise SlotFileMismatch(f"the file has {size} MiB, and there is memory for {limit} MiB")
         return file.read(found.st_size)
 
 
 def _head(data: bytes, version: int) -> bytes:
     """Return what stands where llama.cpp's own format has the tokens."""
     if len(data) < _HEADER.size:
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     magic, found, n_tokens = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     if found != version:
-        raise Unfit(f"the file has version {found} of llama.cpp's format, this server {version}")
+        raise SlotFileMismatch(
+            f"the file has version {found} of llama.cpp's format, this server {version}"
+        )
     if n_tokens > (len(data) - _HEADER.size) // 4:
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     return data[_HEADER.size : _HEADER.size + 4 * n_tokens]
 
 
@@ -251,18 +253,21 @@ def spread(state: Buffer, n_streams: int, stream: int) -> list[Buffer]:
 
 
 def gathered(state: Buffer) -> Buffer:
-    """Return the state as one of a cache with one stream; raises `Unfit` if several are in use."""
+    """Return the state as one of a cache with one stream.
+
+    Raises `SlotFileMismatch` if several streams are in use.
+    """
     view = memoryview(state)
     n_streams = _NUMBER.unpack_from(view)[0] if len(view) >= _NUMBER.size else 0
     if n_streams <= 1:
         return state
     if n_streams > _MAX_STREAMS or len(view) < _NUMBER.size * (1 + n_streams):
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     counts = struct.unpack_from(f"<{n_streams}I", view, _NUMBER.size)
     stream = next((i for i, count in enumerate(counts) if count), n_streams - 1)
     end = len(view) - _NUMBER.size * (n_streams - 1 - stream)
     if any(view[end:]):
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     return _NUMBER.pack(1) + bytes(view[_NUMBER.size * (1 + stream) : end])
 
 
@@ -296,15 +301,17 @@ def _check_note(
     except FileNotFoundError:
         return (), BlockChain()
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Unfit(f"its note {note_path(path).name} cannot be read") from error
+        raise SlotFileMismatch(f"its note {note_path(path).name} cannot be read") from error
     if owner != _hidden(salt):
-        raise Unfit("it was saved in another namespace: with another cache_salt or API key")
+        raise SlotFileMismatch(
+            "it was saved in another namespace: with another cache_salt or API key"
+        )
     if size != len(data) and _is_newer(path):
         return (), BlockChain()
     if (size, checksum) != (len(data), zlib.crc32(data)):
-        raise Unfit(NOT_A_STATE)
+        raise SlotFileMismatch(NOT_A_STATE)
     facts = _facts(stamp, has_media=has_media)
     differing = sorted(k for k in {*fits, *facts} if fits.get(k) != facts.get(k))
     if differing:
-        raise Unfit(f"it was saved with another {', '.join(differing)}")
+        raise SlotFileMismatch(f"it was saved with another {', '.join(differing)}")
     return scales, chain

@@ -13,7 +13,7 @@ from tests.worker.engines import Rig
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders
 from worker.engine.task import EngineTask, Submit
-from worker.link.tasks.packed_tokens import NOT_A_STATE, Unfit, pack, read_packed
+from worker.link.tasks.packed_tokens import NOT_A_STATE, SlotFileMismatch, pack, read_packed
 from worker.link.tasks.side_tasks import SideTasks
 
 TEXT = f"look {FAKE_MARKER} here"
@@ -91,8 +91,8 @@ def test_images_are_restored_by_what_read_them_alone(
     seeing.act("save", 0)
     refused = Seeing(tmp_path, projector).act("restore", 0)
     assert isinstance(refused, Failed)
-    with pytest.raises(Unfit, match=reason):
-        raise Unfit(refused.message)
+    with pytest.raises(SlotFileMismatch, match=reason):
+        raise SlotFileMismatch(refused.message)
 
 
 def test_a_text_is_restored_whatever_reads_images(tmp_path: Path) -> None:
@@ -147,5 +147,5 @@ def test_two_images_are_packed_and_unpacked() -> None:
     ],
 )
 def test_what_is_packed_in_another_way_is_refused(data: bytes, reason: str) -> None:
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(SlotFileMismatch, match=reason):
         read_packed(data).unpack(opened)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from worker.link.tasks import slot_files
-from worker.link.tasks.packed_tokens import Unfit
+from worker.link.tasks.packed_tokens import SlotFileMismatch
 from worker.link.tasks.slot_files import MAGIC, Limits, Saved, Stamp, note_path
 
 STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half(
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir])
 def test_what_is_no_file_is_refused_at_once(path: Path, make: Callable[[Path], object]) -> None:
     make(path)
-    with pytest.raises(Unfit):
+    with pytest.raises(SlotFileMismatch):
         slot_files.read(path, STAMP, LIMITS)
 
 
@@ -84,7 +84,9 @@ def test_a_file_beyond_memory_is_refused_before_it_is_read(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(50 << 30)
     limits = Limits(n_ctx=100, n_vocab=50, n_bytes=8 << 20)
-    with pytest.raises(Unfit, match="the file has 51200 MiB, and there is memory for 8 MiB"):
+    with pytest.raises(
+        SlotFileMismatch, match="the file has 51200 MiB, and there is memory for 8 MiB"
+    ):
         slot_files.read(path, STAMP, limits)
 
 
@@ -93,7 +95,7 @@ def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
     old = path.rename(path.with_name("old"))
     slot_files.write(path, Saved([9], b"new"), STAMP)
     old.replace(path)
-    with pytest.raises(Unfit, match="invalid slot save file"):
+    with pytest.raises(SlotFileMismatch, match="invalid slot save file"):
         slot_files.read(path, STAMP, LIMITS)
 
 
@@ -111,7 +113,7 @@ def test_what_does_not_fit_is_refused_by_name(
     path: Path, stamp: Stamp, limits: Limits, reason: str
 ) -> None:
     slot_files.write(path, SAVED, STAMP)
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(SlotFileMismatch, match=reason):
         slot_files.read(path, stamp, limits)
 
 
@@ -119,7 +121,7 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_a_broken_note_is_refused(path: Path, note: str) -> None:
     slot_files.write(path, SAVED, STAMP)
     note_path(path).write_text(note)
-    with pytest.raises(Unfit, match="note"):
+    with pytest.raises(SlotFileMismatch, match="note"):
         slot_files.read(path, STAMP, LIMITS)
 
 
@@ -149,7 +151,7 @@ def test_a_file_that_another_server_has_replaced_is_read_without_its_old_note(pa
 
 def test_what_replaced_a_file_of_a_namespace_stays_in_it(path: Path) -> None:
     written_by_another_server(path, "a")
-    with pytest.raises(Unfit, match="another namespace"):
+    with pytest.raises(SlotFileMismatch, match="another namespace"):
         slot_files.read(path, STAMP, LIMITS)
 
 
@@ -185,7 +187,7 @@ def test_what_is_wrapped_in_another_way_is_refused(
     path: Path, numbers: list[int], reason: str
 ) -> None:
     rewrite(path, numbers)
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(SlotFileMismatch, match=reason):
         slot_files.read(path, STAMP, LIMITS)
 
 
@@ -193,7 +195,7 @@ def test_a_file_is_restored_in_the_namespace_that_it_was_saved_in(path: Path) ->
     slot_files.write(path, Saved([1], b"mine", salt="a"), STAMP)
     assert slot_files.read(path, STAMP, LIMITS, "a").salt == "a"
     for salt in ("", "b"):
-        with pytest.raises(Unfit, match="another namespace"):
+        with pytest.raises(SlotFileMismatch, match="another namespace"):
             slot_files.read(path, STAMP, LIMITS, salt)
     assert '"a"' not in note_path(path).read_text()
 
@@ -239,5 +241,5 @@ def test_a_state_of_no_cells_has_no_stream_in_use() -> None:
     "state", [struct.pack("<II", 3, 0), struct.pack("<IIIII", 2, 1, 7, 7, 1), b"\xff" * 16]
 )
 def test_streams_that_cannot_be_told_apart_are_refused(state: bytes) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(SlotFileMismatch):
         slot_files.gathered(state)
