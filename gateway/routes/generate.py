@@ -126,9 +126,9 @@ class GenerationEndpoint:
         streams: list[TaskStream] = []
         try:
             for task in plan.tasks:
-                salted = replace(task, salt=origin.salt)
+                owned = replace(task, salt=origin.salt, tenant=origin.hidden_tenant)
                 stream = self._service.pool.submit(
-                    salted, model=card.name, origin=origin, is_whole=not plan.stream
+                    owned, model=card.name, origin=origin, is_whole=not plan.stream
                 )
                 streams.append(stream)
             with self._service.live.holding(origin.tenant, plan.chat_id, streams):

@@ -1,7 +1,8 @@
 """LoRA adapters: their scales, and which set of them the next batch runs with. Pure.
 
 llama.cpp applies one set of adapters to a whole batch. So a batch holds tasks of one set only, and
-a slot's cache serves only the set that it was read with. The set that waited longest comes next.
+a slot's cache serves only the set that it was read with. The set that waited longest comes next,
+first of the tenant whose tasks did.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,22 +64,44 @@ def choose_scales(asked: Sequence[tuple[int, float]] | None, standing: Scales) -
     return tuple(named.get(number, 0.0) for number in range(len(standing)))
 
 
+class AdapterTask(NamedTuple):
+    """What a busy slot wants."""
+
+    scales: Scales
+    order: int
+    """Admission number: lower is older."""
+    tenant: str = ""
+
+
 @dataclass(slots=True)
 class AdapterRotation:
-    """Gives each set of adapters that tasks wait for a batch in turn."""
+    """Gives each tenant, and of a tenant each set of adapters, a batch in turn.
+
+    So a tenant with many sets has no more batches than one with a single set, as long as no set
+    waits for more than twice as many batches as there are sets: those come first.
+    """
 
     _served: dict[Scales, int] = field(default_factory=dict)
     """Set -> number of its last batch, or of the batch before it appeared."""
+    _tenants: dict[str, int] = field(default_factory=dict)
+    """The same of each tenant's last batch."""
     _n_batches: int = 0
 
-    def choose(self, wanted: Iterable[tuple[Scales, int]]) -> Scales:
-        """Pick the set of the next batch, given set and admission number of each busy slot."""
-        oldest: dict[Scales, int] = {}
-        for scales, order in wanted:
-            oldest[scales] = min(order, oldest.get(scales, order))
-        # A new set comes after those that wait already.
-        self._served = {scales: self._served.get(scales, self._n_batches) for scales in oldest}
-        chosen = min(oldest, key=lambda scales: (self._served[scales], oldest[scales]))
+    def choose(self, waiting: Sequence[AdapterTask]) -> Scales:
+        """Pick the set of the next batch."""
+        # What is new comes after those that wait already.
+        now, served, tenants = self._n_batches, self._served, self._tenants
+        self._served = {one.scales: served.get(one.scales, now) for one in waiting}
+        self._tenants = {one.tenant: tenants.get(one.tenant, now) for one in waiting}
+        chosen = min(waiting, key=self._rank).scales
         self._n_batches += 1
         self._served[chosen] = self._n_batches
+        for one in waiting:
+            if one.scales == chosen:
+                self._tenants[one.tenant] = self._n_batches
         return chosen
+
+    def _rank(self, one: AdapterTask) -> tuple[int, int, int, int]:
+        served = self._served[one.scales]
+        due = self._n_batches - 2 * len(self._served)
+        return min(served, due), self._tenants[one.tenant], served, one.order

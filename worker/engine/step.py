@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import TaskKey
-from worker.engine.adapters import AdapterRotation
+from worker.engine.adapters import AdapterRotation, AdapterTask
 from worker.engine.backend import Backend, BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.context_room import ContextRoom
@@ -131,7 +131,9 @@ class Step:
         busy = [slot for slot in running(self._slots) if not slot.is_paused]
         if not self._backend.adapters.loaded:
             return busy
-        scales = self._adapter_rotation.choose((slot.scales, slot.active.order) for slot in busy)
+        scales = self._adapter_rotation.choose(
+            [AdapterTask(one.scales, one.active.order, one.active.task.tenant) for one in busy]
+        )
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 

@@ -53,6 +53,8 @@ class EngineTask:
     """Texts that start the grammar; without any it applies from the first token."""
     salt: str = ""
     """Tenant's part of the cache namespace: only tasks with the same salt share prompts."""
+    tenant: str = ""
+    """Whose task it is: tenants take turns where adapters differ."""
     chain: bytes = b""
     """Hashes of the prompt's blocks, by which the gateways know it (`Generate.chain`)."""
     echo_from: int = -1

@@ -4,6 +4,7 @@ The HTTP side reads it from requests (`gateway/http/origin/request_origin.py`). 
 that requests share a prompt. It changes no answer.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 
@@ -54,6 +55,13 @@ class Origin:
     record: RequestRecord | None = field(default=None, compare=False)
     """The request, which pays for the tasks."""
     _prompts: dict[tuple[int, int], tuple[Prefix, int]] = field(default_factory=dict, compare=False)
+
+    @property
+    def hidden_tenant(self) -> str:
+        """Return the tenant's name for the workers, which need not know it."""
+        if not self.tenant:
+            return ""
+        return hashlib.sha256(self.tenant.encode("utf-8", "replace")).hexdigest()[:16]
 
     def prompt(self, task: Generate, model: str) -> tuple[Prefix, int]:
         """Hash the blocks of a prompt and guess its tokens, once for all choices of the request."""

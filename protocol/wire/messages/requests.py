@@ -70,6 +70,8 @@ class Generate(ClientTask):
     """The fields of the client's request that hold them, for error messages."""
     salt: str = ""
     """Namespace of the cache: a prompt is reused only within its namespace."""
+    tenant: str = ""
+    """Hash of the tenant: tenants take turns where tasks cannot share a batch."""
     chain: bytes = b""
     """Hashes of the prompt's blocks, `BLOCK_BYTES` each. Each covers all blocks before it, too. The
     worker reports by them what it has cached (`Cached`). Empty: it reports nothing."""

@@ -16,8 +16,12 @@ LONG = "".join(f"w{i} " for i in range(300))
 PROMPT = {"prompt": LONG, "n_predict": 2}
 
 
+def tasks(workers: Sequence[FakeWorker]) -> list[m.Generate]:
+    return [one for w in workers for one in w.received if isinstance(one, m.Generate)]
+
+
 def salts(workers: Sequence[FakeWorker]) -> list[str]:
-    return [one.salt for w in workers for one in w.received if isinstance(one, m.Generate)]
+    return [one.salt for one in tasks(workers)]
 
 
 async def ask(gateway: Running, body: dict[str, Any], **kwargs: Any) -> tuple[str, str, str]:
@@ -85,6 +89,7 @@ async def test_a_prompt_is_reused_for_its_own_key_only(
         assert len(set(found)) == n_namespaces
         assert all(found) == (n_namespaces == 2)
         assert not any(key in found for key in keys)
+        assert len({one.tenant for one in tasks(gateway.workers)}) == len(set(keys))
 
 
 async def test_a_client_may_split_its_namespace_on_every_api(tmp_path: Path) -> None:

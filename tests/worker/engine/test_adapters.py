@@ -1,5 +1,6 @@
 """LoRA adapters over the fake backend: sets do not mix, none starves, caches are kept apart."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -8,7 +9,13 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from tests.worker.engines import Rig
-from worker.engine.adapters import AdapterRotation, Scales, check_scales, choose_scales
+from worker.engine.adapters import (
+    AdapterRotation,
+    AdapterTask,
+    Scales,
+    check_scales,
+    choose_scales,
+)
 
 ON: list[dict[str, Any]] = [{"id": 0, "scale": 1.0}]
 OFF: list[dict[str, Any]] = [{"id": 0, "scale": 0.0}]
@@ -28,19 +35,50 @@ def test_an_adapter_that_is_not_loaded_is_named() -> None:
         check_scales([(0, 0.5)], 0)
 
 
-@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=8), min_size=1, max_size=40))
-def test_no_set_waits_longer_than_there_are_others(steps: list[list[int]]) -> None:
-    rotation, waited = AdapterRotation(), dict.fromkeys(range(4), 0)
+SETS = st.integers(0, 3).map(lambda number: (float(number),))
+
+
+def longest_wait(steps: list[list[tuple[Scales, str]]]) -> int:
+    """Return for how many batches in a row a set has waited at most."""
+    rotation, waited, longest = AdapterRotation(), Counter[Scales](), 0
     for step in steps:
-        chosen = rotation.choose((((float(one),), order) for order, one in enumerate(step)))
-        for one in range(4):
-            waits = one in step and (float(one),) != chosen
-            waited[one] = waited[one] + 1 if waits else 0
-            assert waited[one] < 4
+        tasks = [AdapterTask(scales, order, who) for order, (scales, who) in enumerate(step)]
+        chosen = rotation.choose(tasks)
+        waited = Counter({one: waited[one] + 1 for one, _ in step if one != chosen})
+        longest = max(longest, *waited.values(), 0)
+    return longest
+
+
+@given(st.lists(st.lists(st.tuples(SETS, st.just("")), min_size=1, max_size=8), max_size=40))
+def test_no_set_of_a_tenant_waits_longer_than_there_are_others(
+    steps: list[list[tuple[Scales, str]]],
+) -> None:
+    assert longest_wait(steps) < 4
+
+
+@given(
+    st.lists(st.lists(st.tuples(SETS, st.sampled_from("abc")), min_size=1, max_size=8), max_size=60)
+)
+def test_no_set_waits_longer_than_three_times_as_many_batches_as_there_are_sets(
+    steps: list[list[tuple[Scales, str]]],
+) -> None:
+    assert longest_wait(steps) < 3 * 4
+
+
+def test_a_tenant_has_no_more_batches_for_having_more_sets() -> None:
+    many = [AdapterTask((float(n),), n, "many") for n in range(7)]
+    one = AdapterTask((9.0,), 9, "one")
+    for beside in ([], [AdapterTask((0.0,), 10, "one")]):  # the second set is the others', too
+        rotation = AdapterRotation()
+        chosen = Counter(rotation.choose([*many, one, *beside]) for _ in range(800))
+        own = chosen[one.scales] + (chosen[(0.0,)] if beside else 0)
+        assert own >= 400
+        assert min(chosen.values()) > 800 // (3 * 8)
 
 
 def test_the_oldest_set_comes_first() -> None:
-    assert AdapterRotation().choose([((1.0,), 5), ((0.0,), 3), ((1.0,), 4)]) == (0.0,)
+    tasks = [AdapterTask((1.0,), 5), AdapterTask((0.0,), 3), AdapterTask((1.0,), 4)]
+    assert AdapterRotation().choose(tasks) == (0.0,)
 
 
 def tuned(n_slots: int) -> Rig:

@@ -105,3 +105,12 @@ def test_the_choices_of_a_prompt_are_fingerprinted_once() -> None:
     prefix, _ = origin.prompt(task, "m")
     assert prefix is origin.prompt(task, "m")[0]
     assert len(prefix.chain) == 2 * BLOCK_BYTES
+
+
+def test_workers_learn_whose_tasks_are_one_tenants_and_not_the_name() -> None:
+    one, same, other, nobody = (
+        Origin(tenant=tenant).hidden_tenant for tenant in ("secret", "secret", "another", "")
+    )
+    assert one == same != other
+    assert "secret" not in one
+    assert nobody == ""
