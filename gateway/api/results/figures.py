@@ -1,5 +1,6 @@
 """Timings, progress and token probabilities, in the shapes of 2024 and of today."""
 
+import codecs
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -115,8 +116,5 @@ def _token(id_: int, piece: bytes, p: float, *, post: bool) -> dict[str, Any]:
 
 
 def text(piece: bytes) -> str:
-    """Return a piece as text, cut at the first byte that is not UTF-8, as in llama-server."""
-    try:
-        return piece.decode()
-    except UnicodeDecodeError as error:
-        return piece[: error.start].decode()
+    """Return a piece as text, without a character that is cut off at its end, as llama-server."""
+    return codecs.utf_8_decode(piece, "replace", False)[0]

@@ -141,3 +141,20 @@ def test_an_impossible_token_has_the_lowest_number() -> None:
     prob = TokenProb(id=1, piece=b"a", p=-math.inf, top=((1, b"a", -math.inf),))
     (item,) = token_probs([prob], post=False, n_top=1)
     assert item["logprob"] == item["top_logprobs"][0]["logprob"] == -3.4028234663852886e38
+
+
+@pytest.mark.parametrize(
+    ("piece", "shown"),
+    [
+        ("é".encode(), "é"),
+        (b"a\xf0\x9f", "a"),  # the beginning of a character
+        (b"\x9f\x98", "\ufffd\ufffd"),  # the middle of one
+        (b"\xa9b", "\ufffdb"),
+    ],
+)
+def test_a_token_of_some_bytes_of_a_character_is_shown_as_in_llama_server(
+    piece: bytes, shown: str
+) -> None:
+    (item,) = token_probs([TokenProb(id=1, piece=piece, p=-0.5)], post=False, n_top=0)
+    assert item["token"] == shown
+    assert item["bytes"] == list(piece)
