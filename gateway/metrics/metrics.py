@@ -49,6 +49,10 @@ class Metrics:
     def __repr__(self) -> str:
         return f"<Metrics tasks={sum(self.tasks.values())} late={self.n_late} {self.stats!r}>"
 
+    def counters(self) -> dict[str, Counter[tuple[str, ...]]]:
+        """Return all counters with labels, which are added up over the gateways of a host."""
+        return {name: one for name, one in vars(self).items() if isinstance(one, Counter)}
+
     def of_model(self, model: str) -> ModelLatencies:
         """Return the histograms of a model."""
         return self.latencies.setdefault(model, ModelLatencies())

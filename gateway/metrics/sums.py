@@ -20,10 +20,6 @@ from gateway.metrics.view import PoolView, WorkerView
 Counted = Mapping[str, Any]
 """Counters of one gateway as JSON: rows of [name, labels, value]; histograms as their parts."""
 
-_COUNTERS = (
-    *("tasks", "losses", "routes", "expected", "found", "faults", "refusals", "handshakes"),
-    *("event_streams", "http_statuses", "moves", "reread"),
-)
 _KEYS, _CPU = "keys", "cpu_s"
 
 
@@ -55,8 +51,8 @@ def _counters(metrics: Metrics) -> list[list[Any]]:
     return [
         *(
             [name, list(labels), n]
-            for name in _COUNTERS
-            for labels, n in getattr(metrics, name).items()
+            for name, counter in metrics.counters().items()
+            for labels, n in counter.items()
         ),
         *([_KEYS, list(labels), n] for labels, n in metrics.keys.rows.items()),
         ["n_late", [], metrics.n_late],
@@ -105,8 +101,8 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
     counts: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
     for name, labels, n in total["counters"]:
         counts[name][tuple(labels)] = n
-    for name in _COUNTERS:
-        setattr(result, name, getattr(metrics, name) + counts[name])
+    for name, counter in metrics.counters().items():
+        setattr(result, name, counter + counts[name])
     result.n_late = metrics.n_late + counts["n_late"][()]
     own = metrics.connections
     result.connections = ConnectionCounts(

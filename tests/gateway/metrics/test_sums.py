@@ -13,6 +13,7 @@ import pytest
 
 from gateway.metrics.ended_task import EndedTask
 from gateway.metrics.metrics import Metrics
+from gateway.metrics.sums import snapshot, with_others
 from gateway.metrics.view import WorkerView
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.siblings import Siblings
@@ -89,6 +90,15 @@ async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
         assert found["llamapool_workers"] == 1, "both know the same worker"
     first.siblings.close()
     second.siblings.close()
+
+
+def test_every_counter_with_labels_is_summed() -> None:
+    metrics = Metrics()
+    for counter in metrics.counters().values():
+        counter["a",] += 2
+    total = with_others(metrics, [snapshot(metrics, View())])
+    assert len(total.counters()) > 10
+    assert all(counter["a",] == 4 for counter in total.counters().values())
 
 
 async def test_those_who_ask_at_once_get_one_text() -> None:
