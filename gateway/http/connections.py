@@ -163,7 +163,6 @@ class BoundedConnection(TCPServer):
     _connections: Connections
     _deadline: asyncio.TimerHandle | None = None
     _is_idle = True
-    _has_left = False
     _has_sent_goaway = False
 
     async def run(self) -> None:
@@ -189,6 +188,7 @@ class BoundedConnection(TCPServer):
         finally:
             self._end_deadline()
             self._unsent.stop()
+            await self.idle_task.stop()  # the end of the last answer has restarted it
             connections.leave(self)
             vars(self).pop("protocol", None)  # refers to this connection
 
@@ -235,8 +235,6 @@ class BoundedConnection(TCPServer):
             self._connections.set_idle(self, idle=event.idle)
             if self._connections.is_retiring:
                 self.retire()
-            if self._has_left:
-                return  # no next request follows, so its deadline does not begin
         await super().protocol_send(event)
 
     async def _send(self, data: bytes) -> None:
@@ -277,15 +275,8 @@ class BoundedConnection(TCPServer):
                 await self._handle(data)
             except HungUp:
                 break
-            if isinstance(self.protocol.protocol, H11Protocol):
-                n_max = MAX_RECV
-            else:
-                n_max = _PIECE
-                if len(data) == _PIECE and has_hung_up(self.writer.get_extra_info("socket")):
-                    break  # what else it has sent would start requests that nobody waits for
-        self._has_left = True
+            n_max = MAX_RECV if isinstance(self.protocol.protocol, H11Protocol) else _PIECE
         await self.protocol.handle(Closed())
-        await self.idle_task.stop()
 
     async def _handle(self, data: bytes) -> None:
         """Handle what was read; of HTTP/2, where it may be many frames, in a turn of its own."""
@@ -301,7 +292,6 @@ class BoundedConnection(TCPServer):
         if isinstance(protocol, Http2):
             n_frames, protocol.n_frames = protocol.n_frames, 0
             connections.note_frames(n_frames, self.loop.time())
-            await asyncio.sleep(0)  # otherwise all that was read would be handled in this turn
 
     def _begin_deadline(self) -> None:
         # An HTTP/2 connection exchanges frames without a request, so it has no deadline.

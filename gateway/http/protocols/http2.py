@@ -58,16 +58,13 @@ class Http2(H2Protocol):
             self._deadlines.pop(event.stream_id, None)
 
     async def _send_data(self, stream_id: int) -> None:
-        before = len(self.stream_buffers[stream_id].buffer)
-        if before and self._is_without_room(stream_id):
+        if self.stream_buffers[stream_id].buffer and self._is_without_room(stream_id):
             # Hypercorn would wake the tasks that wait for the buffer, though nothing was sent.
             self.priority.block(stream_id)
             return
         await super()._send_data(stream_id)
         deadline = self._deadlines.get(stream_id)
-        after = self.stream_buffers.get(stream_id)
-        is_moving = after is None or len(after.buffer) < before
-        if deadline is not None and is_moving and not deadline.expired():
+        if deadline is not None and not deadline.expired():
             deadline.reschedule(asyncio.get_running_loop().time() + self.send_s)
 
     def _is_without_room(self, stream_id: int) -> bool:

@@ -234,3 +234,15 @@ def test_frames_of_many_connections_do_not_add_up_to_a_long_wait() -> None:
     for _ in range(1000):
         connections.note_frames(56, now=5.0)
     assert 0.0 < connections.paused_until - 5.0 < 0.1
+
+
+async def test_a_server_that_retires_ends_each_connection_with_its_next_answer(
+    gateway: Running,
+) -> None:
+    reader, writer = await connect(gateway, HEALTH)
+    assert b"connection: close" not in await reader.readuntil(b"\r\n\r\n")
+    gateway.server.retire()
+    writer.write(HEALTH)
+    assert b"connection: close" in await rest(reader)
+    await hang_up((reader, writer))
+    await until(lambda: open_connections(gateway) == 0)

@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.events import ResponseReceived, StreamEnded, StreamReset
+from h2.events import ConnectionTerminated, ResponseReceived, StreamEnded, StreamReset
 from h2.settings import SettingCodes
 from hyperframe.frame import PriorityFrame
 
+from gateway.http.protocols import http2 as protocol
 from protocol.config.limits import LimitsConfig
 from tests.gateway.inprocess import LIMIT_S, Running, running, until
 
@@ -171,6 +172,20 @@ async def test_a_body_behind_its_answer_leaves_the_other_streams_alone(gateway: 
     await gone(gateway)
 
 
+async def test_a_body_without_end_behind_its_answer_is_reset(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "_MAX_DROPPED", 30_000)
+    async with http2(gateway) as client:
+        early = client.ask(b"/nothing", (b":method", b"POST"), end_stream=False)
+        assert await client.over(early) == b"404"
+        for _ in range(4):
+            client.http.send_data(early, b"x" * 10_000)
+        assert await client.over(client.ask()) == b"200"
+        assert early in client.resets
+    await gone(gateway)
+
+
 async def test_a_client_that_leaves_a_full_window_holds_nothing(gateway: Running) -> None:
     async with http2(gateway, window=0) as client:
         streams = [client.ask(LARGE.encode()) for _ in range(3)]
@@ -185,6 +200,10 @@ async def test_a_stream_without_room_is_reset_and_its_connection_lives(tmp_path:
             stream = client.ask(LARGE.encode())
             await client.over(stream)
             assert stream in client.resets
+            (connection,) = gateway.server._config.connections._open
+            served = connection.protocol.protocol
+            assert isinstance(served, protocol.Http2)
+            await until(lambda: not served.stream_buffers)
             assert gateway.metrics.connections.n_open == 1
             client.http.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 16})
             assert await client.over(client.ask()) == b"200"
@@ -261,4 +280,27 @@ async def test_a_websocket_is_an_ordinary_request(gateway: Running, name: bytes)
     async with asyncio.timeout(LIMIT_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     await cut(writer)
+    await gone(gateway)
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+async def test_a_server_that_retires_says_goaway_once_a_connection_is_idle(
+    gateway: Running, is_busy: bool
+) -> None:
+    async with http2(gateway) as client:
+        assert await client.over(client.ask()) == b"200"
+        stream = client.ask(b"/tokenize", (b":method", b"POST"), end_stream=False) if is_busy else 0
+        if is_busy:
+            (connection,) = gateway.server._config.connections._open
+            await until(lambda: not connection._is_idle)
+        gateway.server.retire()
+        if is_busy:
+            client.http.send_data(stream, b"{}", end_stream=True)
+            client.flush()
+        events = []
+        async with asyncio.timeout(LIMIT_S):
+            while data := await client._reader.read(1 << 16):
+                events += client.http.receive_data(data)
+        assert any(isinstance(one, ConnectionTerminated) for one in events)
+        assert any(isinstance(one, StreamEnded) for one in events) is is_busy
     await gone(gateway)

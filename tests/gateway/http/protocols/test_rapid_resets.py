@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from gateway.http.connections import Connections
 from gateway.http.protocols.http2 import Http2
 from tests.gateway.http.protocols.test_hostile_clients import Http2Client, gone, http2
-from tests.gateway.inprocess import Running
+from tests.gateway.inprocess import Running, until
 
 N_REQUESTS = 400
 """Three times as many as are handled in one piece, 30 bytes each."""
@@ -79,3 +80,43 @@ async def test_many_frames_make_the_next_connection_with_many_wait(gateway: Runn
         assert await client.over(client.ask()) == b"200"
     await gone(gateway)
     assert connections.paused_until > began_at + 500 * 40e-6
+
+
+async def test_a_connection_with_many_frames_waits_for_its_turn_and_one_with_few_does_not(
+    gateway: Running,
+) -> None:
+    async with gateway.server._config.connections.turns, http2(gateway) as many:
+        for _ in range(100):
+            many.http.ping(b"a number")
+        many.ask()
+        async with http2(gateway) as few:
+            assert await few.over(few.ask()) == b"200"
+        assert not many.status
+    await gone(gateway)
+
+
+async def test_a_client_that_leaves_while_it_waits_for_its_turn_starts_nothing(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = Starts(monkeypatch)
+    async with gateway.server._config.connections.turns:
+        async with http2(gateway) as client:
+            burst(client)
+            await until(lambda: gateway.metrics.connections.n_open == 1)
+        async with http2(gateway) as few:  # when it is answered, the gateway has read the burst
+            assert await few.over(few.ask()) == b"200"
+    await gone(gateway)
+    assert len(starts.turns) == 1
+
+
+async def test_a_piece_of_a_connection_has_few_frames(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[int] = []
+    monkeypatch.setattr(Connections, "note_frames", lambda _, n, __: pieces.append(n))
+    async with http2(gateway) as client:
+        assert await client.over(client.ask()) == b"200"
+        burst(client)
+        assert await client.over(client.ask()) == b"200"
+    await gone(gateway)
+    assert max(pieces) < sum(pieces) / 2
