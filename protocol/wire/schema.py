@@ -168,6 +168,8 @@ def check(row: FieldRow, value: Any, key: str, bounds: Bounds | None = None) -> 
 
 
 _WHOLE = (int, int | None)
+_MAX_BITS = 1023
+"""Of a whole number: larger ones, which TOML can write, are no float."""
 
 
 def _within(value: float, spec: Spec, key: str, bounds: Bounds | None) -> float:
@@ -228,6 +230,8 @@ def _as_scalar(kind: Any, value: Any, key: str) -> Any:
         raise _wrong(key, "string", value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _wrong(key, "number", value)
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+        raise InvalidRequest(f"Field '{key}': the number is too large", param=key)
     if kind is float:
         return float(value)
     # llama-server's JSON reader takes 5.0 where an integer is due, and clients do send it.

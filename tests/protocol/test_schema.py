@@ -63,6 +63,8 @@ def test_read_takes_the_declared_type(body: dict[str, Any], field: str, value: A
         ({"count": True}, "Field 'count': type must be number, but is boolean", "count"),
         ({"count": 1.5}, "Field 'count': must be an integer, but got 1.5", "count"),
         ({"count": "4"}, "Field 'count': type must be number, but is string", "count"),
+        ({"count": 10**400}, "Field 'count': the number is too large", "count"),
+        ({"ratio": -(10**400)}, "Field 'ratio': the number is too large", "ratio"),
         ({"ratio": math.nan}, "Field 'ratio': Value must be finite, but got nan", "ratio"),
         ({"flag": 1}, "Field 'flag': type must be boolean, but is number", "flag"),
         ({"name": "z"}, "Field 'name': must be one of x, y, but got z", "name"),
