@@ -10,6 +10,7 @@ here, and llama.cpp gets only the state itself.
 """
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
 from worker.engine.cache.cached_blocks import BlockChain
@@ -129,7 +130,11 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
     }
     note_path(path).parent.mkdir(exist_ok=True)
     text = json.dumps(note, indent=1).encode()
-    with _staged(note_path(path), [text]) as new_note, _staged(path, parts) as new:
+    with (
+        _staged(note_path(path), [text]) as new_note,
+        _staged(path, parts) as new,
+        _locked(path.parent),
+    ):
         # After a loss of power between the two, the checksum of the note does not fit the file.
         new_note.replace(note_path(path))
         new.replace(path)
@@ -152,6 +157,21 @@ def _staged(path: Path, parts: Sequence[Buffer]) -> Iterator[Path]:
         yield staged
     finally:
         staged.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other workers from replacing a file or its note, where the file system can.
+
+    Otherwise one might get the note of one save and the file of another, whose owner is another.
+    """
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(number)
 
 
 def _sync_folder(path: Path) -> None:
@@ -177,13 +197,13 @@ class Limits:
 def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
     """Read and check a file for a namespace of the cache; raises `SlotFileMismatch`."""
     try:
-        data = _contents(path, limits.n_bytes)
+        found = _find(path, limits.n_bytes)
     except OSError as error:
         raise SlotFileMismatch(NOT_A_STATE) from error
-    head = _head(data, stamp.version)
+    data, head = found.data, _head(found.data, stamp.version)
     packed = read_packed(head)
     _check_tokens(packed, stamp, limits)
-    scales, chain = _check_note(path, data, stamp, salt, has_media=bool(packed.places))
+    scales, chain = _check_note(found, stamp, salt, has_media=bool(packed.places))
     tokens, media = packed.unpack(limits.open_pieces)
     state: Buffer = memoryview(data)[_HEADER.size + len(head) :]
     if stamp.n_streams:
@@ -203,20 +223,58 @@ def _check_tokens(packed: PackedTokens, stamp: Stamp, limits: Limits) -> None:
         raise SlotFileMismatch(INVALID_TOKENS)
 
 
-def _contents(path: Path, max_bytes: int) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What lay under a name at one moment."""
+
+    data: bytes
+    note: bytes | None
+    """None: there was none. Empty: it could not be read."""
+    is_newer: bool
+    """The file is newer than its note, which `write` replaces first."""
+
+
+def _find(path: Path, max_bytes: int) -> _Found:
+    """Read a file and its note, both of the same save; raises `OSError`, `SlotFileMismatch`."""
+    with contextlib.ExitStack() as stack:
+        note, has_note, is_newer = None, True, False
+        with _locked(path.parent):  # what is open stays as it is
+            file = stack.enter_context(_opened(path))
+            try:
+                note = stack.enter_context(_opened(note_path(path)))
+            except FileNotFoundError:
+                has_note = False
+            except OSError:
+                pass
+        data, text = _contents(file, max_bytes), b""
+        if note is not None:
+            is_newer = _written_at(file) > _written_at(note)
+            with contextlib.suppress(OSError, SlotFileMismatch):
+                text = _contents(note, _MAX_NOTE_BYTES)
+        return _Found(data, text if has_note else None, is_newer)
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file, also a pipe to which nobody writes; raises `OSError`."""
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
+def _contents(file: BinaryIO, max_bytes: int) -> bytes:
     """Read a regular file; raises `OSError` for what is none, such as a pipe that never ends.
 
     Raises `SlotFileMismatch` for one that is too large.
     """
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(number, "rb") as file:
-        found = os.fstat(number)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path.name} is no file")
-        if found.st_size > max_bytes:
-            size, limit = found.st_size >> 20, max_bytes >> 20
-            raise SlotFileMismatch(f"the file has {size} MiB, and there is memory for {limit} MiB")
-        return file.read(found.st_size)
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no file")
+    if found.st_size > max_bytes:
+        size, limit = found.st_size >> 20, max_bytes >> 20
+        raise SlotFileMismatch(f"the file has {size} MiB, and there is memory for {limit} MiB")
+    return file.read(found.st_size)
+
+
+def _written_at(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_mtime_ns
 
 
 def _head(data: bytes, version: int) -> bytes:
@@ -281,32 +339,28 @@ def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
     return {**stamp.facts, "projector": stamp.projector} if has_media else dict(stamp.facts)
 
 
-def _is_newer(path: Path) -> bool:
-    """Return whether a file is newer than its note, which `write` replaces first."""
-    return path.stat().st_mtime_ns > note_path(path).stat().st_mtime_ns
-
-
 def _check_note(
-    path: Path, data: bytes, stamp: Stamp, salt: str, *, has_media: bool
+    found: _Found, stamp: Stamp, salt: str, *, has_media: bool
 ) -> tuple[tuple[float, ...], BlockChain]:
     """Compare the note with the file and with this worker; return adapters' scales and blocks."""
+    if found.note is None:
+        return (), BlockChain()
+    data = found.data
     try:
-        note: Any = json.loads(_contents(note_path(path), _MAX_NOTE_BYTES))
+        note: Any = json.loads(found.note)
         size, checksum = note["size"], note["crc32"]
         scales = tuple(float(scale) for scale in note["scales"])
         fits = dict(note["fits"])
         owner = str(note.get("salt", ""))
         blocks = bytes.fromhex(note.get("blocks", ""))[: BLOCK_BYTES * MAX_CHAIN_BLOCKS]
         chain = BlockChain(blocks, max(0, int(note.get("n_block_tokens", 0))))
-    except FileNotFoundError:
-        return (), BlockChain()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SlotFileMismatch(f"its note {note_path(path).name} cannot be read") from error
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise SlotFileMismatch("its note cannot be read") from error
     if owner != _hidden(salt):
         raise SlotFileMismatch(
             "it was saved in another namespace: with another cache_salt or API key"
         )
-    if size != len(data) and _is_newer(path):
+    if size != len(data) and found.is_newer:
         return (), BlockChain()
     if (size, checksum) != (len(data), zlib.crc32(data)):
         raise SlotFileMismatch(NOT_A_STATE)

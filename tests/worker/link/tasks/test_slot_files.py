@@ -1,11 +1,13 @@
 """Files of saved slots, without llama.cpp."""
 
 import errno
+import fcntl
 import os
 import struct
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,46 @@ def test_saving_again_replaces_both_file_and_note(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
     slot_files.write(path, Saved([4], b"another"), STAMP)
     assert slot_files.read(path, STAMP, LIMITS).tokens == [4]
+
+
+def test_a_file_and_its_note_are_those_of_one_save(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers saved under one name: one's note with the other's file gave a prompt away."""
+    seen: list[str] = []
+
+    def is_locked() -> bool:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(folder)
+        return False
+
+    def watched(what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def replacement(*args: Any) -> Any:
+            assert is_locked(), what
+            seen.append(what)
+            return call(*args)
+
+        return replacement
+
+    monkeypatch.setattr(Path, "replace", watched("replace", Path.replace))
+    monkeypatch.setattr(slot_files, "_opened", watched("open", slot_files._opened))
+    slot_files.write(path, SAVED, STAMP)
+    slot_files.read(path, STAMP, LIMITS)
+    assert seen == ["replace", "replace", "open", "open"]
+    assert not is_locked()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '{"size": 1, "crc32": 1e999}', "5"])
+def test_a_note_that_is_none_refuses_the_file(path: Path, content: str) -> None:
+    slot_files.write(path, SAVED, STAMP)
+    note_path(path).write_text(content)
+    with pytest.raises(SlotFileMismatch, match=r"its note cannot be read|^No available space"):
+        slot_files.read(path, STAMP, LIMITS)
 
 
 @pytest.mark.parametrize("step", ["write", "fsync", "replace"])
