@@ -205,6 +205,7 @@ def limits() -> str:
         "```toml\n[gateway.limits]\nmessages = 512\nimages = 4\n```\n",
         "- A value beyond its bound is a 400 that names the field; a body that is too large is a"
         " 413.\n"
+        "- A path and a query of more than 8,192 bytes are a 414, as in llama-server.\n"
         "- A prompt may be as long as the context of a slot; a longer one is a 400.\n"
         "- An answer in one piece may take 256 MiB of the gateway's memory (200 bytes for each"
         " alternative of a token); a larger one is a 400 and can be streamed. Together they may"

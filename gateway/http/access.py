@@ -37,6 +37,8 @@ _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """Visible ASCII: it goes into headers and log lines."""
 _PAGES = "/ui/"
 """Files of the web page, forty at each load: they are logged at DEBUG."""
+_MAX_TARGET = 8192
+"""Bytes of a path with its query. Source: cpp-httplib's limit, which is llama-server's."""
 _CLIENT_GONE = 499
 """nginx's status for a client that left before the answer; used in log and metrics only."""
 
@@ -157,7 +159,10 @@ class AccessMiddleware:
 
 
 def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
-    """Return the refusal if the headers alone break a limit or a rule of framing."""
+    """Return the refusal if the head alone breaks a limit or a rule of framing."""
+    target = len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
+    if target > _MAX_TARGET:
+        return RequestRefused(414, f"the path and the query have more than {_MAX_TARGET} bytes")
     headers = scope["headers"]
     size = sum(len(name) + len(value) for name, value in headers)
     if len(headers) > limits.headers or size > limits.header_kib * 1024:

@@ -29,6 +29,7 @@ _ERRORS: Mapping[int, str] = {
     408: "The body did not arrive in time",
     413: "The body is larger than allowed",
     429: "The queue is full, or the request waited in it too long",
+    414: "The path and the query are too long",
     431: "Too many headers, or too large",
     500: "A fault of this server",
     501: "The server was not started with this feature, or does not support it",

@@ -46,6 +46,13 @@ async def test_a_flood_of_headers_is_refused(gateway: Running) -> None:
     assert answer.startswith(b"HTTP/1.1 431")
 
 
+async def test_a_flood_of_parameters_is_refused(gateway: Running) -> None:
+    """Each cost the loop some microseconds, two or three times, also without a key."""
+    for query, status in ((b"a=b&" * 16_000, b"414"), (b"a=" + b"b" * 8000, b"200")):
+        head = b"GET /livez?%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % query
+        assert (await _raw(gateway, head)).startswith(b"HTTP/1.1 " + status)
+
+
 async def test_a_log_line_holds_no_line_of_the_client(
     gateway: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
