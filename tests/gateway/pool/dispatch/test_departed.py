@@ -37,7 +37,7 @@ def test_a_worker_that_came_back_is_kept() -> None:
 
 def test_names_that_never_come_again_are_not_kept_without_end() -> None:
     """What is remembered by a name or a model has a bound, whoever connects how often."""
-    pool, n = dispatcher(), 1500
+    pool, n = dispatcher(), 1100
     for i in range(n):
         pool.worker_hello(f"k{i}", f"w{i}", f"m{i}")
         pool.worker_ready(f"k{i}", card(name=f"m{i}"), 0.0)
