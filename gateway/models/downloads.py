@@ -9,6 +9,7 @@ from gateway.models.events import ModelEvents
 from protocol.errors import InvalidRequest
 from protocol.process.control import CACHE_SOURCE, DownloadReport
 
+_DOWNLOADING = "downloading"
 _NAME = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}(:\w[\w.-]{0,31})?", re.ASCII)
 
 
@@ -44,7 +45,10 @@ class DownloadBook:
             return
         if future is not None and not future.done():
             future.set_result(None)
-        files = self._files.setdefault(line.model, {})
+        if line.model not in self._files:
+            self._files[line.model] = {}
+            self._publish(line.model, "model_status", {"status": _DOWNLOADING})
+        files = self._files[line.model]
         if line.file:
             files[line.file] = {"done": line.done, "total": line.total}
             self._publish(line.model, "download_progress", {"progress": dict(files)})
@@ -73,7 +77,7 @@ def _listed(name: str, files: Mapping[str, Mapping[str, int]], created: int) -> 
         "object": "model",
         "owned_by": "llamacpp",
         "created": created,
-        "status": {"value": "downloading", "args": []},
+        "status": {"value": _DOWNLOADING, "args": []},
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
         "source": CACHE_SOURCE,
         "can_remove": True,

@@ -185,11 +185,15 @@ class ModelManager:
         if future.done():
             future.result()
 
-    def unload(self, name: str) -> None:
-        """Begin to unload a model; its running tasks may finish within the drain time.
+    async def unload(self, name: str) -> None:
+        """Begin to unload a model, or give its download up; raises `TaskError`.
 
-        Raises `TaskError`.
+        Its running tasks may finish within the drain time.
         """
+        if name in self.downloads:
+            self.channel.send(Order(verb=Verb.UNLOAD, model=name))
+            await self._until(lambda: name not in self.downloads)
+            return
         model = self.states.named(name)
         if model is None:
             raise InvalidRequest("model is not found", param="model")

@@ -31,10 +31,10 @@ class ModelEndpoints:
         return success_response()
 
     async def unload(self, request: Request) -> Response:
-        """Unload a model; answers at once."""
+        """Unload a model, or give its download up; answers when that has begun."""
         manager, name = await self._read(request)
         _check_named(manager, name, request.scope)
-        manager.unload(name)
+        await guarded(manager.unload(name), disconnected(request.receive))
         return success_response()
 
     async def _read(self, request: Request) -> tuple[ModelManager, str]:

@@ -30,6 +30,7 @@ class Verb(StrEnum):
 
     LOAD = "load"
     UNLOAD = "unload"
+    """End a model's workers, or give its download up."""
     RELOAD = "reload"
     """Read the list of models again; answered by `Listed`."""
     DELETE = "delete"

@@ -132,6 +132,8 @@ class FakeSupervisor:
                 await self._load(order.model)
             case Verb.UNLOAD if order.if_unused:
                 self._recalls.ask(order.model, peer, 0.0)
+            case Verb.UNLOAD if self.begins == DownloadReport(model=order.model):
+                self.send(DownloadReport(model=order.model, has_ended=True, error="cancelled"))
             case Verb.UNLOAD:
                 await self._unload(order.model)
             case _:

@@ -259,6 +259,8 @@ class OnDemand:
             self._watches.append(ChildWatch(ManagedChild(one, socket), due_at=now))
 
     def _unload(self, model: str, now: float) -> None:
+        if self._downloads.cancel(model):
+            return
         self._recalls.forget(model)
         loaded = self._loaded.pop(model, None)
         entry = self._catalog.entries.get(model, loaded)

@@ -147,10 +147,11 @@ def test_a_model_is_downloaded_used_and_deleted(shared: Served) -> None:
         assert (answer.status_code, answer.json()) == (200, {"success": True})
         lines = (line[6:] for line in stream.iter_lines() if line.startswith("data: "))
         events = (json.loads(line) for line in lines)
-        told = list(islice((one for one in events if one["model"] == "u/new:F16"), 3))
+        told = list(islice((one for one in events if one["model"] == "u/new:F16"), 4))
     done = {"progress": {"m-F16.gguf": {"done": 4, "total": 4}}}
-    assert [one.get("data") for one in told] == [done, done, None]
-    assert [one["event"] for one in told] == ["download_progress"] * 2 + ["download_finished"]
+    assert [one.get("data") for one in told] == [{"status": "downloading"}, done, done, None]
+    progress = ["download_progress"] * 2
+    assert [one["event"] for one in told] == ["model_status", *progress, "download_finished"]
     assert states(served, "u/new") == {"u/new:F16": "unloaded"}
     assert asked(served, "u/new:F16").status_code == 200
     assert served.client.delete("/models?model=u/new:F16").json() == {"success": True}
@@ -158,6 +159,14 @@ def test_a_model_is_downloaded_used_and_deleted(shared: Served) -> None:
     refused = served.client.post("/models", json={"model": "u/new:Q2_K"}).json()["error"]
     assert refused["code"] == 400
     assert "no GGUF file of Q2_K" in refused["message"]
+
+
+def test_unloading_cancels_a_download(shared: Served) -> None:
+    model = {"model": "u/hangs:F16"}
+    assert shared.client.post("/models", json=model).status_code == 200
+    assert states(shared, "u/hangs") == {"u/hangs:F16": "downloading"}
+    assert shared.client.post("/models/unload", json=model).json() == {"success": True}
+    assert states(shared, "u/hangs") == {}
 
 
 def test_no_download_outlives_its_server(route: Route) -> None:

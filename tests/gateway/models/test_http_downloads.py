@@ -16,6 +16,7 @@ from tests.gateway.models.test_http_models import routing, said, states
 
 NAME = "u/m:F16"
 BEGUN = DownloadReport(model=NAME)
+DOWNLOADING = {"model": NAME, "event": "model_status", "data": {"status": "downloading"}}
 
 
 async def events_of(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:
@@ -37,6 +38,7 @@ async def test_a_download_is_listed_told_and_there_in_the_end(tmp_path: Path) ->
             events = events_of(stream)
             answer = await ask(gateway, supervisor, BEGUN)
             assert (answer.status_code, answer.json()) == (200, {"success": True})
+            assert await anext(events) == DOWNLOADING
             supervisor.send(DownloadReport(model=NAME, file="m.gguf", done=3, total=9))
             data = {"progress": {"m.gguf": {"done": 3, "total": 9}}}
             told = {"model": NAME, "event": "download_progress", "data": data}
@@ -56,6 +58,7 @@ async def test_a_download_that_fails_later_is_told_as_an_event(tmp_path: Path) -
         async with gateway.client.stream("GET", "/models/sse") as stream:
             events = events_of(stream)
             assert (await ask(gateway, supervisor, BEGUN)).status_code == 200
+            assert await anext(events) == DOWNLOADING
             supervisor.send(DownloadReport(model=NAME, has_ended=True, error="no room"))
             assert await anext(events) == {"model": NAME, "event": "download_failed"}
         assert await states(gateway) == {"a": "unloaded"}
@@ -66,6 +69,17 @@ async def test_a_download_that_cannot_begin_says_why(tmp_path: Path) -> None:
         failed = DownloadReport(model=NAME, has_ended=True, error="cannot fetch u/m")
         assert said(await ask(gateway, supervisor, failed)) == "400 cannot fetch u/m"
         assert (await ask(gateway, supervisor, BEGUN)).status_code == 200, "it is tried again"
+
+
+async def test_a_download_is_given_up_by_unloading(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await ask(gateway, supervisor, BEGUN)
+        unload = {"model": NAME}
+        answer = await gateway.post("/models/unload", unload)
+        assert (answer.status_code, answer.json()) == (200, {"success": True})
+        assert supervisor.orders == [f"download {NAME}", f"unload {NAME}"]
+        assert await states(gateway) == {"a": "unloaded"}
+        assert said(await gateway.post("/models/unload", unload)) == "400 model is not found"
 
 
 async def test_a_download_is_given_up_by_a_deletion(tmp_path: Path) -> None:
