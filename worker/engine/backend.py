@@ -133,7 +133,7 @@ class Vocabulary:
     """Tables of tokens, indexed by token id."""
 
     pieces: Sequence[bytes]
-    """Text of each token; control tokens are empty, because they are not shown."""
+    """Text of each token; control tokens are empty unless they are shown (`--special`)."""
     special_pieces: Sequence[bytes]
     """Text of each token, control tokens included."""
     is_eog: Sequence[bool]
@@ -142,10 +142,13 @@ class Vocabulary:
     adds_space: bool = False
     """The tokenizer adds a space before a text, which is not part of it."""
 
-    def shown(self, token: int, control: Set[int]) -> bytes:
-        """Return the text of a token in an answer; `control` tokens are shown as they are."""
+    def shown(self, token: int, control: Set[int], *, shows_end: bool) -> bytes:
+        """Return the text of a token in an answer; `control` tokens are shown as they are.
+
+        Those that end a text are shown only where all control tokens are, and if `shows_end`.
+        """
         if self.is_eog[token]:
-            return b""
+            return self.pieces[token] if shows_end else b""
         return self.special_pieces[token] if token in control else self.pieces[token]
 
     def render(self, tokens: Sequence[int]) -> str:

@@ -31,7 +31,7 @@ def resume_task(task: EngineTask, begun: Begun, vocabulary: Vocabulary) -> Engin
         if generation.finish is not None:
             raise InvalidRequest("the answer ends before its last token", param="begun.tokens")
         is_eog = vocabulary.is_eog[token]
-        piece = vocabulary.shown(token, task.shown)
+        piece = vocabulary.shown(token, task.shown, shows_end=task.shows_end)
         texts.append(generation.accept(piece, is_eog=is_eog, is_full=False, elapsed_ms=0.0))
     reading = [*task.prompt, *begun.tokens[:-1]] if begun.tokens else task.prompt
     answer = BegunAnswer(begun, generation, "".join(texts), reading)

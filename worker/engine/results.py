@@ -156,7 +156,7 @@ class SampleProcessor:
         run.pending, run.last_token_s = sampled.token, now_s
         run.first_token_s = run.first_token_s or now_s
         text = run.generation.accept(
-            vocabulary.shown(sampled.token, run.task.shown),
+            vocabulary.shown(sampled.token, run.task.shown, shows_end=run.task.shows_end),
             is_eog=vocabulary.is_eog[sampled.token],
             is_full=self._is_full(slot, run.task, len(slot.tokens) + 1),
             elapsed_ms=(run.last_token_s - run.first_token_s) * 1e3,

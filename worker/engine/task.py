@@ -75,6 +75,11 @@ class EngineTask:
         return 0 if self.begun is None else len(self.begun.sent.tokens)
 
     @property
+    def shows_end(self) -> bool:
+        """Whether the token that ends the answer may be shown: not behind JSON, which it spoils."""
+        return not self.params.grammar
+
+    @property
     def is_whole(self) -> bool:
         """Whether the answer leaves in one piece, after its first token."""
         return not (self.params.stream or self.params.timings_per_token or self.reports_tokens)

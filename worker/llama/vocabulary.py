@@ -36,10 +36,12 @@ class LlamaVocabulary:
         """
         special = [self._piece(token, special=True) for token in range(self.n_tokens)]
         plain = list(special)
-        for token in range(self.n_tokens):
-            if not shows_special and lib.llama_vocab_get_attr(self.handle, token) & _HIDDEN:
-                plain[token] = self._piece(token, special=False)
         is_eog = [bool(lib.llama_vocab_is_eog(self.handle, t)) for t in range(self.n_tokens)]
+        for token in () if shows_special else range(self.n_tokens):
+            if is_eog[token]:
+                plain[token] = b""
+            elif lib.llama_vocab_get_attr(self.handle, token) & _HIDDEN:
+                plain[token] = self._piece(token, special=False)
         add_bos = bool(lib.llama_vocab_get_add_bos(self.handle))
         return Vocabulary(plain, special, is_eog, add_bos, self.special(), self._adds_space)
 

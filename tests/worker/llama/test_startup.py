@@ -79,7 +79,8 @@ def test_metadata_is_overridden_and_control_tokens_are_shown() -> None:
     try:
         assert backend.vocabulary.add_bos
         eos = backend.tokenize("<|im_end|>", add_special=False, parse_special=True)[0]
-        assert backend.vocabulary.pieces[eos] == b"<|im_end|>"
+        assert backend.vocabulary.shown(eos, frozenset(), shows_end=True) == b"<|im_end|>"
+        assert backend.vocabulary.shown(eos, frozenset({eos}), shows_end=False) == b""
     finally:
         backend.close()
 
