@@ -84,6 +84,8 @@ class Saved:
         return len(self.tokens) + more
 
 
+_STAGED = ":part-"
+"""Beginning of the temporary names: no client can name a file so."""
 _NOTES = ":notes"
 """Folder of the notes: no client can name a file so."""
 _MAX_NOTE_BYTES = 16 << 20
@@ -146,7 +148,11 @@ def write(path: Path, saved: Saved, stamp: Stamp) -> int:
 @contextlib.contextmanager
 def _staged(path: Path, parts: Sequence[Buffer]) -> Iterator[Path]:
     """Write a file under a temporary name; it is removed unless the block renames it."""
-    number, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    with _locked(path.parent):
+        _sweep(path.parent)
+        number, name = tempfile.mkstemp(prefix=_STAGED, dir=path.parent)
+        with contextlib.suppress(OSError):
+            fcntl.flock(number, fcntl.LOCK_EX)
     staged = Path(name)
     try:
         with os.fdopen(number, "wb") as file:
@@ -154,9 +160,17 @@ def _staged(path: Path, parts: Sequence[Buffer]) -> Iterator[Path]:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        yield staged
+            yield staged
     finally:
         staged.unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes have left that were killed while they wrote: nobody has it locked."""
+    for staged in folder.glob(f"{_STAGED}*"):
+        with contextlib.suppress(OSError), staged.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            staged.unlink()
 
 
 @contextlib.contextmanager

@@ -70,6 +70,21 @@ def test_a_file_and_its_note_are_those_of_one_save(
     assert not is_locked()
 
 
+def test_what_a_killed_worker_left_half_written_goes_and_what_is_being_written_stays(
+    path: Path,
+) -> None:
+    slot_files.write(path, SAVED, STAMP)
+    left = [folder / ":part-abc" for folder in (path.parent, note_path(path).parent)]
+    for one in left:
+        one.write_bytes(b"half")
+    (path.parent / ":part-locked").write_bytes(b"half")
+    with (path.parent / ":part-locked").open() as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        slot_files.write(path, SAVED, STAMP)
+    assert not any(one.exists() for one in left)
+    assert {one.name for one in path.parent.iterdir()} == {":notes", ":part-locked", "story"}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[" * 100_000, '{"size": 1, "crc32": 1e999}', "5"])
 def test_a_note_that_is_none_refuses_the_file(path: Path, content: str) -> None:
     slot_files.write(path, SAVED, STAMP)
