@@ -193,6 +193,13 @@ def _vectors(message: Embedded | Reranked) -> str:
     return _cost(message) if all(0 <= n < MAX_TOKENS for n in every) else "n_tokens"
 
 
+def _slot_acted(message: SlotActed) -> str:
+    for name in ("n_bytes", "time_ms"):
+        if not 0 <= getattr(message, name) < _MAX_COUNT:
+            return name
+    return _counts(message, ("n_tokens",)) or _cost(message)
+
+
 def _settings(message: SettingsReport) -> str:
     versions = (message.scales_version, message.system_version)
     return "" if all(0 <= n < MAX_VERSIONS for n, _ in versions) else "a version"
@@ -243,6 +250,7 @@ _LOOKS: dict[type, Callable[[Any], str]] = {
     Done: _done,
     Embedded: _vectors,
     Reranked: _vectors,
+    SlotActed: _slot_acted,
     Ready: lambda message: _credits("granted", message.granted) or _card(message.card),
     Recall: lambda message: _credits("n", message.n),
     SettingsReport: _settings,

@@ -27,6 +27,7 @@ _MEMORY_RATIO = 20
 _ABSENT = -1
 _HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
 _FOLLOWER = struct.Struct("<ii")
+_MAX_TIMES = (1 << 31) - 1
 
 
 def pack(cache: Cache) -> bytes:
@@ -35,7 +36,9 @@ def pack(cache: Cache) -> bytes:
     for ngram, followers in cache.items():
         padded = (*ngram, *(_ABSENT,) * (NGRAM_MAX - len(ngram)))
         parts.append(_HEAD.pack(*padded, len(followers)))
-        parts += [_FOLLOWER.pack(token, count) for token, count in followers.items()]
+        parts += [
+            _FOLLOWER.pack(token, min(count, _MAX_TIMES)) for token, count in followers.items()
+        ]
     return b"".join(parts)
 
 

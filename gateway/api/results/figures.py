@@ -99,7 +99,7 @@ def completion_probabilities(
     for item, one in zip(modern, items, strict=True):
         item["content"] = item["token"]
         item["probs"] = [
-            {"tok_str": text(piece), "prob": p if post else math.exp(p)}
+            {"tok_str": text(piece), "prob": p if post else math.exp(min(p, 0.0))}
             for _, piece, p in one.top[:n_top]
             if not post or p > 0
         ]

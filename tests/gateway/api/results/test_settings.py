@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gateway.api.results.figures import timings, token_probs, total
+from gateway.api.results.figures import completion_probabilities, timings, token_probs, total
 from gateway.api.results.settings import float32, legacy_settings, metric_settings, settings
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.sampler_params import SamplerParams
@@ -135,6 +135,12 @@ def test_timings_of_choices_add_up() -> None:
     assert total([done(), done()]) == Timings(
         cache_n=2, prompt_n=6, prompt_ms=12.0, predicted_n=4, predicted_ms=8.0
     )
+
+
+def test_no_token_is_more_than_certain() -> None:
+    prob = TokenProb(id=1, piece=b"a", p=1000.0, top=((1, b"a", 1000.0),))
+    (item,) = completion_probabilities([prob], post=False, n_top=1)
+    assert item["probs"] == [{"tok_str": "a", "prob": 1.0}]
 
 
 def test_an_impossible_token_has_the_lowest_number() -> None:

@@ -18,7 +18,7 @@ from protocol.wire import codec, facts
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.sharing import Recall, SettingsReport
-from protocol.wire.side_tasks import Embed, Embedded, Rerank
+from protocol.wire.side_tasks import Embed, Embedded, Rerank, SlotActed
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.pool.network.fleet import Fleet, answers
@@ -49,6 +49,9 @@ IMPLAUSIBLE = [
     m.Done(finish=m.Finish.EOS, usage=facts.Usage(n_read=-5)),
     m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=HUGE)),
     Embedded(vectors=(b"",), n_embd=1, n_tokens=(HUGE,)),
+    SlotActed(n_tokens=-1),
+    SlotActed(n_tokens=1, n_bytes=HUGE),
+    SlotActed(n_tokens=1, time_ms=math.nan),
     Recall(n=HUGE),
     SettingsReport(system_version=(HUGE, "z")),
 ]

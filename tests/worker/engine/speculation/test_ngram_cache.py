@@ -85,6 +85,12 @@ def test_a_file_keeps_a_cache(tokens: list[int]) -> None:
     assert unpack(pack(cache), 4) == cache
 
 
+def test_a_count_stays_what_a_file_can_hold() -> None:
+    """A file that said the most already ended the worker that added to it with a traceback."""
+    most = (1 << 31) - 1
+    assert unpack(pack({(5,): {7: most + 9}}), 9) == {(5,): {7: most}}
+
+
 def test_the_file_is_that_of_llama_cpp() -> None:
     data = pack({(5, 6): {7: 2}})
     assert data == struct.pack("<4i i 2i", 5, 6, -1, -1, 1, 7, 2)
