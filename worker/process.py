@@ -204,15 +204,6 @@ class WorkerProcess:
         embeddings: EmbeddingBatcher | None = None
         if backend.embedder is not None:
             embeddings = EmbeddingBatcher(backend, backend.embedder, engine)
-        if self._config.lora_base:
-            logger.warning(
-                "option without effect",
-                extra={
-                    "option": "--lora-base",
-                    "cause": "removed from llama.cpp",
-                    "hint": "leave it out",
-                },
-            )
         card = self._with_system_prompt(
             reader, replace(backend.card, fingerprint=fingerprint(self._config))
         )

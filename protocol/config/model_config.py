@@ -70,7 +70,6 @@ class ModelConfig:
     lora_init_without_apply: bool = param(
         False, "Load the LoRA adapters with scale 0, until POST /lora-adapters sets another."
     )
-    lora_base: str = param("", "No effect except a warning: llama.cpp has removed it.")
     control_vector: tuple[str, ...] = param((), "Control vector to add: FILE or FILE:SCALE.")
     control_vector_layers: tuple[int, ...] = param(
         (), "First and last layer that control vectors are added to; empty: all layers."

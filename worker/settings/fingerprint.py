@@ -35,7 +35,7 @@ NEUTRAL = frozenset(
         *("name", "alias", "aliases", "tags", "count", "connect"),
         *("model_url", "hf_repo", "hf_file", "hf_token", "offline", "check_tensors"),
         *("mmproj_url", "mmproj_auto", "mmproj_offload", "mmproj_device", "mtmd_batch_max_tokens"),
-        *("lora_base", "n_ctx", "n_ctx_per_slot", "n_slots", "n_prefetch", "n_batch", "n_ubatch"),
+        *("n_ctx", "n_ctx_per_slot", "n_slots", "n_prefetch", "n_batch", "n_ubatch"),
         *("cache_type_k", "cache_type_v", "kv_unified", "cache_branches", "cache_ram"),
         *("verbose_prompt", "prompts_dir", "warmup", "slot_similarity", "step_target_ms"),
         *("slot_save_path", "slot_quota_mib", "sleep_idle_s", "stall_s", "sampling"),

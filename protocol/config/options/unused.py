@@ -103,6 +103,7 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("-ndio --no-direct-io", "is the normal state", harmless=("*",)),
     unused("--log-new", "is not possible: --log-file is appended to"),
     unused("--log-test", "is not in a server"),
+    unused("--lora-base", "was removed from llama.cpp", 1),
     unused("--simple-io", "is not in a server"),
     unused("-ld --logdir", "is not in a server: see --log-file", 1),
     unused("-dkvc --dump-kv-cache", "was removed from llama.cpp"),

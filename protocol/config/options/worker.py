@@ -162,7 +162,6 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.slot_quota_mib", "--slot-quota"),
     option("worker.lora", "--lora --lora-scaled", joined=":"),
     option("worker.lora_init_without_apply", "--lora-init-without-apply"),
-    option("worker.lora_base", "--lora-base"),
     option("worker.control_vector", "--control-vector --control-vector-scaled", joined=":"),
     option(
         "worker.control_vector_layers",
