@@ -18,7 +18,6 @@ from protocol.errors import (
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_OK,
-    EXIT_RESTART,
     ConfigError,
     ErrorCode,
     TaskError,
@@ -45,6 +44,7 @@ from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
 from worker.settings.fingerprint import fingerprint
 from worker.sleep import NEXT, IdleTime, SleepPhase
+from worker.watchdog import Watchdog
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class WorkerProcess:
         self._opener = opener
         self._clock = clock
         self._notifier = Notifier.from_environ()
+        self._watchdog = Watchdog(self._notifier, config.stall_s)
         self._outbound_queue = OutboundQueue()
         hello, accounts = _hello_and_accounts(config)
         self._thread = EngineThread(config, self._outbound_queue, opener, accounts=accounts)
@@ -86,7 +87,6 @@ class WorkerProcess:
         self._n_signals = 0
         self._is_admitted = False
         self._is_announced = False
-        self._next_watchdog = 0.0
         self._reported = -1
 
     def run(self) -> int:
@@ -135,8 +135,8 @@ class WorkerProcess:
             self._thread.stop()
             self._thread.join(timeout_s=5.0)
             return EXIT_OK
-        self._check_progress()
-        self._feed_watchdog()
+        self._watchdog.check(self._thread.engine, self._link.preparation)
+        self._watchdog.feed(self._state)
         return None
 
     # ---- the model ----------------------------------------------------------------------------
@@ -244,44 +244,6 @@ class WorkerProcess:
         except TaskError as error:
             raise ConfigError(f"system_prompt_file: {error.message}") from error
         return replace(card, system_prompt=system)
-
-    def _check_progress(self) -> None:
-        """End the process if the engine or the preparation is stuck."""
-        engine = self._thread.engine
-        if engine is not None and (since := engine.progress.started_s):
-            limit_s = engine.progress.stall_s
-            stalled_s = time.monotonic() - since
-            if stalled_s > limit_s:
-                logger.critical(
-                    "engine stuck",
-                    extra={
-                        "stalled_s": stalled_s,
-                        "limit_s": limit_s,
-                        "action": "the worker ends at once",
-                    },
-                )
-                sys.stderr.flush()
-                os._exit(EXIT_RESTART)  # the engine thread holds the library: nothing can be freed
-        if (job := self._link.preparation.stuck(self._config.stall_s)) is not None:
-            logger.critical(
-                "preparation stuck",
-                extra={
-                    "job": job.label,
-                    "limit_s": job.limit_s,
-                    "action": "the worker ends at once",
-                },
-            )
-            sys.stderr.flush()
-            os._exit(EXIT_RESTART)
-
-    def _feed_watchdog(self) -> None:
-        """Report to the watchdog twice in its interval."""
-        interval_s = self._notifier.watchdog_interval_s
-        now = time.monotonic()
-        if interval_s is not None and now >= self._next_watchdog:
-            self._next_watchdog = now + interval_s / 2
-            self._notifier.watchdog()
-            self._notifier.status(self._state())
 
     def _state(self) -> str:
         """Describe in one line what this worker does."""

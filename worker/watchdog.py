@@ -1,0 +1,60 @@
+"""Ends a worker that is stuck, and tells the watchdog of the supervisor that this one is not."""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from protocol.errors import EXIT_RESTART
+from protocol.process.notify import Notifier
+from worker.engine.engine import Engine
+from worker.link.tasks.preparation import Preparation
+
+logger = logging.getLogger(__name__)
+
+_ACTION = "the worker ends at once"
+
+
+class Watchdog:
+    """Used by the main thread in each turn of its loop."""
+
+    def __init__(self, notifier: Notifier, stall_s: float) -> None:
+        """`stall_s` is how long a preparation may go on after its time limit."""
+        self._notifier = notifier
+        self._stall_s = stall_s
+        self._next_report = 0.0
+
+    def check(self, engine: Engine | None, preparation: Preparation) -> None:
+        """End the process at once if the engine or a preparation is stuck."""
+        if engine is not None and (since := engine.progress.started_s):
+            limit_s = engine.progress.stall_s
+            stalled_s = time.monotonic() - since
+            if stalled_s > limit_s:
+                logger.critical(
+                    "engine stuck",
+                    extra={"stalled_s": stalled_s, "limit_s": limit_s, "action": _ACTION},
+                )
+                _leave()
+        if (job := preparation.stuck(self._stall_s)) is not None:
+            logger.critical(
+                "preparation stuck",
+                extra={"job": job.label, "limit_s": job.limit_s, "action": _ACTION},
+            )
+            _leave()
+
+    def feed(self, state: Callable[[], str]) -> None:
+        """Report to the supervisor's watchdog twice in its interval, with the state as text."""
+        interval_s = self._notifier.watchdog_interval_s
+        now = time.monotonic()
+        if interval_s is not None and now >= self._next_report:
+            self._next_report = now + interval_s / 2
+            self._notifier.watchdog()
+            self._notifier.status(state())
+
+
+def _leave() -> NoReturn:
+    """End without freeing anything: the stuck thread holds the library."""
+    sys.stderr.flush()
+    os._exit(EXIT_RESTART)
