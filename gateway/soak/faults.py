@@ -46,15 +46,6 @@ async def fail_step(scene: Scene, name: str) -> None:
     scene.expect(scene.pool.count("process died", since=since) == 0, "it died of one batch")
 
 
-async def stop_for_good(scene: Scene, name: str) -> None:
-    """Stop a worker; it must be killed and replaced."""
-    since = len(scene.pool.lines)
-    pid = scene.signal(name, signal.SIGSTOP)
-    await scene.pool.wait_for(rf"process died child=(\S+/)?{name} ", 40, since=since)
-    scene.expect(not is_alive(pid), "the stopped process is still there")
-    await scene.back(name, since=since)
-
-
 async def stop_shortly(scene: Scene, name: str) -> None:
     """Stop a worker for a second, which is shorter than any time-out, and let it go on."""
     since = len(scene.pool.lines)

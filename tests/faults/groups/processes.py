@@ -33,6 +33,15 @@ def hit(fault: SoakFault) -> Inject:
     return inject
 
 
+async def stop_for_good(scene: Scene, name: str) -> None:
+    """It must be killed and replaced."""
+    since = len(scene.pool.lines)
+    pid = scene.signal(name, signal.SIGSTOP)
+    await scene.pool.wait_for(rf"process died child=(\S+/)?{name} ", 40, since=since)
+    scene.expect(not faults.is_alive(pid), "the stopped process is still there")
+    await scene.back(name, since=since)
+
+
 def on_worker(inject: Callable[[Scene, str], Awaitable[None]]) -> Inject:
     """A fault of a worker, drawn by chance."""
     return hit(SoakFault("", "", inject))
@@ -240,7 +249,7 @@ CASES = [
     FaultCase(
         name="A6",
         what="SIGSTOP of a worker for good: killed and replaced",
-        inject=on_worker(faults.stop_for_good),
+        inject=on_worker(stop_for_good),
         pool=PoolShape(worker=STALL),
     ),
     FaultCase(
