@@ -3,8 +3,6 @@
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta
 
-_FEW_DELTAS = 8
-"""Up to this many pending deltas are returned one at a time; more are merged into one."""
 _TOKEN_BYTES, _ALTERNATIVE_BYTES = 40, 200
 """Of a token id, and of an alternative token with its text."""
 
@@ -16,11 +14,6 @@ def size_of(delta: Delta) -> int:
         n_chars += _ALTERNATIVE_BYTES + len(call.name) + len(call.arguments)
     n_alternatives = sum(1 + len(one.top) for one in (*delta.probs, *delta.prompt))
     return n_chars + _TOKEN_BYTES * len(delta.tokens) + _ALTERNATIVE_BYTES * n_alternatives
-
-
-def few(deltas: list[Delta]) -> list[Delta]:
-    """Merge deltas if they are many."""
-    return deltas if len(deltas) <= _FEW_DELTAS else [merge(deltas)]
 
 
 def merge(deltas: list[Delta]) -> Delta:

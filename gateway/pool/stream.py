@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
-from gateway.pool.deltas import few, merge, size_of
+from gateway.pool.deltas import merge, size_of
 from gateway.pool.plausible import longest_prompt
 from gateway.pool.task import Task
 from protocol.errors import ErrorCode, TaskError
@@ -21,6 +21,8 @@ from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Termina
 
 logger = logging.getLogger(__name__)
 
+_FEW_DELTAS = 8
+"""Up to this many pending deltas are returned one at a time; more are merged into one."""
 _COMPACT_AT = 64
 """Pending deltas at which they are merged: an object per token takes more memory than its text."""
 _COMPACT_BYTES = 256 * 1024
@@ -160,7 +162,7 @@ class TaskStream:
             if self._mail:
                 return self._mail.pop(0)
             if self._deltas:
-                pending = self._deltas = few(self._deltas)
+                pending = self._deltas = _few(self._deltas)
                 return pending.pop(0)
             if self._error is not None:
                 raise self._error
@@ -286,7 +288,7 @@ class TaskStream:
             return None  # something else has woken it
         pending, self._deltas = self._deltas, []
         try:
-            write = take(few(pending))
+            write = take(_few(pending))
         except Exception as error:
             self.fail_reader(error)
             return None
@@ -319,7 +321,7 @@ class TaskStream:
             self.fail(TaskError(message.code, message.message, param=message.param, detail=detail))
             return
         if self._deltas:
-            self._mail += few(self._deltas)
+            self._mail += _few(self._deltas)
             self._deltas = []
             self._hold(self._n_held + self._n_uncounted)
         self._mail.append(message)
@@ -357,3 +359,7 @@ class TaskStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
+
+
+def _few(deltas: list[Delta]) -> list[Delta]:
+    return deltas if len(deltas) <= _FEW_DELTAS else [merge(deltas)]

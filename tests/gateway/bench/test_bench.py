@@ -67,7 +67,7 @@ async def test_an_open_loop_asks_when_it_was_drawn(gateway: Running) -> None:
 
 async def test_a_duration_ends_the_asking(gateway: Running) -> None:
     found = of(await run(gateway.url, BenchLoad(concurrency=2, duration_s=0.2)))
-    assert found.n_ok > 2 and found.n_failed == 0
+    assert found.n_ok >= 2 and found.n_failed == 0
 
 
 async def test_background_streams_decode_all_the_while_and_are_apart(tmp_path: Path) -> None:
