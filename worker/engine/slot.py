@@ -78,8 +78,8 @@ class SlotTask:
     """Logits were NaN while it ran, and it has chosen no token since."""
     response: ResponseBuffer | None = None
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
-    is_undecided: bool = True
-    """The task reads nothing yet: `PrefixSharing` decides whether others read its prompt."""
+    awaits_prefix: bool = True
+    """It reads nothing before `PrefixSharing` has given it what others have read of its prompt."""
 
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":

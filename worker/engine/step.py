@@ -94,9 +94,9 @@ class Step:
     def _run(self) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
-        if is_reading:  # most steps only decode: no task is preempted or undecided
+        if is_reading:  # most steps only decode: no task is preempted or awaits a prefix
             self._preemption.resume()
-            self._sharing.settle(self._slots)
+            self._sharing.provide(self._slots)
         self._shift_full_contexts()
         able = self._choose_adapters()
         if is_reading:

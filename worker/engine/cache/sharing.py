@@ -34,26 +34,26 @@ class PrefixSharing:
         self._cache = cache
         self._counters = cache.counters
 
-    def settle(self, slots: Sequence[Slot]) -> None:
-        """Let undecided slots, oldest first, take the prefix that is cached or wait for more."""
-        undecided = [slot for slot in slots if slot.run is not None and slot.run.is_undecided]
-        for slot in sorted(undecided, key=lambda one: one.active.order):
+    def provide(self, slots: Sequence[Slot]) -> None:
+        """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
+        awaiting = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
+        for slot in sorted(awaiting, key=lambda one: one.active.order):
             run = slot.active
-            run.is_undecided = False
+            run.awaits_prefix = False
             if run.is_preempted or not run.task.params.cache_prompt:
                 continue
             if self._cache.is_on and self._waits(slot, slots):
-                run.is_undecided = True
+                run.awaits_prefix = True
                 continue
             self._recover(slot)
-        if undecided:
+        if awaiting:
             self._cache.move_idle()
 
     def identical_prompts(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:
         """Give a slot's prompt, just read, to the slots that wait for the same one; return them."""
         if leader.active.is_resumed:
             return []
-        found = [slot for slot in slots if slot.run is not None and slot.run.is_undecided]
+        found = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
         prompt, namespace = leader.active.task.prompt, leader.namespace
         alike = [
             slot
@@ -63,7 +63,7 @@ class PrefixSharing:
             and not slot.active.is_resumed
         ]
         for slot in alike:
-            slot.active.is_undecided = False
+            slot.active.awaits_prefix = False
             self._take(slot, Source(leader.id, len(prompt)))
         return alike
 
@@ -133,7 +133,7 @@ def promise(run: SlotTask, others: Sequence[Slot]) -> Promise | None:
         if one.run is not None
         and one.state is SlotState.PREFILL
         and one.run.order < run.order
-        and not (one.run.is_undecided or one.run.is_preempted or one.run.task.media)
+        and not (one.run.awaits_prefix or one.run.is_preempted or one.run.task.media)
     ]
     reading = [source for source in sources if len(source.slot.tokens) < source.n]
     return max(reading, key=lambda source: source.n, default=None)

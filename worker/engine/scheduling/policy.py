@@ -79,7 +79,7 @@ def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
     its reading takes is not overtaken by later ones.
     """
     reading = [
-        slot for slot in slots if slot.state is SlotState.PREFILL and not slot.active.is_undecided
+        slot for slot in slots if slot.state is SlotState.PREFILL and not slot.active.awaits_prefix
     ]
     return sorted(
         reading,

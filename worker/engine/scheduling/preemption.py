@@ -61,7 +61,7 @@ class Preemption:
         slot = min(preempted, key=lambda one: one.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
         if n_free >= len(slot.active.reading) + MIN_CHUNK or _all_pause(self._slots):
-            slot.active.is_preempted, slot.active.is_undecided = False, True
+            slot.active.is_preempted, slot.active.awaits_prefix = False, True
             slot.active.n_recovered = 0
             self._cache.report_prompt(slot)
 

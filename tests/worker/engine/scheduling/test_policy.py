@@ -121,7 +121,7 @@ def reading(prompts: Sequence[tuple[int, float]]) -> list[Slot]:
         task = EngineTask(TaskKey(i), [7] * n, SamplingParams())
         slot.begin(SlotTask.of(task, FakeSampler(task.params), 0, order=i))
         slot.active.started_s = NOW_S - ago_s
-        slot.active.is_undecided = False
+        slot.active.awaits_prefix = False
         slots.append(slot)
     return slots
 
