@@ -77,10 +77,10 @@ _CARD_SIZES = ("n_params", "size", "n_lora", "n_embd_out")
 
 def implausible(message: Message | TaskMessage) -> str:
     """Return which number of a message cannot be; empty if all is well."""
-    look = _LOOKS.get(type(message))
-    if look is None:
+    check = _CHECKS.get(type(message))
+    if check is None:
         return _cost(message) if isinstance(message, Terminal) else ""
-    return look(message)
+    return check(message)
 
 
 def is_answer(request: TaskMessage, end: Terminal) -> bool:
@@ -242,7 +242,7 @@ def _all(values: Stats | Timings) -> str:
     return ""
 
 
-_LOOKS: dict[type, Callable[[Any], str]] = {
+_CHECKS: dict[type, Callable[[Any], str]] = {
     Heartbeat: _heartbeat,
     Started: _started,
     Progress: _progress,

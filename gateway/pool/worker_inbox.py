@@ -32,7 +32,7 @@ from protocol.wire.sharing import Recall, Returned, SettingsReport
 logger = logging.getLogger(__name__)
 
 
-class Performer(Protocol):
+class ActionRunner(Protocol):
     """What carries out what follows from a message: the transport."""
 
     def perform(self, actions: Sequence[Action]) -> None:
@@ -49,17 +49,17 @@ class Performer(Protocol):
 
 
 class WorkerInbox:
-    """The `Owner` of the worker connections."""
+    """The `ConnectionObserver` of the worker connections."""
 
     def __init__(
         self,
-        performer: Performer,
+        runner: ActionRunner,
         streams: TaskStreams,
         dispatcher: Dispatcher,
         settings: ModelSettings,
         metrics: Metrics,
     ) -> None:
-        self._performer = performer
+        self._runner = runner
         self._streams = streams
         self._dispatcher = dispatcher
         self._settings = settings
@@ -75,7 +75,7 @@ class WorkerInbox:
 
     def _expire(self) -> None:
         has_tasks = bool(self._streams.by_id)
-        self._performer.perform(self._dispatcher.expire(self._now()) if has_tasks else ())
+        self._runner.perform(self._dispatcher.expire(self._now()) if has_tasks else ())
 
     def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
@@ -111,7 +111,7 @@ class WorkerInbox:
                 "action": "its tasks go on at other workers" if died else None,
             },
         )
-        self._performer.perform(actions)
+        self._runner.perform(actions)
 
     def _account(self, peer: WorkerConnection) -> None:
         """Count what a lost worker has computed, from its own memory if that can be read here."""
@@ -182,7 +182,7 @@ class WorkerInbox:
                     else:
                         stream.push_delta(item.payload, now)
                         if not task.is_read:
-                            self._performer.perform(self._dispatcher.prompt_read(key, lease, now))
+                            self._runner.perform(self._dispatcher.prompt_read(key, lease, now))
                 else:
                     _check(item)
                     self._receive(peer, item, now)
@@ -214,7 +214,7 @@ class WorkerInbox:
                 elif task.cancelled_at:
                     cancel = self._metrics.of_model(task.spec.model).cancel
                     cancel.observe(now - task.cancelled_at)
-                self._performer.perform(self._dispatcher.ended(peer.key, item, now))
+                self._runner.perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
                 self._unreadable(peer, lease.id, malformed)
             case Envelope(_, m.Started() | m.Progress() | m.PromptRead()):
@@ -256,34 +256,34 @@ class WorkerInbox:
             case m.Admitted():
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
                 self.events.note(EventKind.READY, name=peer.name, model=peer.model)
-                self._performer.perform(self._dispatcher.worker_admitted(peer.key, self._now()))
+                self._runner.perform(self._dispatcher.worker_admitted(peer.key, self._now()))
             case m.Draining():
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
                 self.events.note(EventKind.DRAINING, name=peer.name, model=peer.model)
-                self._performer.perform(self._dispatcher.worker_leaves(peer.key, self._now()))
+                self._runner.perform(self._dispatcher.worker_leaves(peer.key, self._now()))
             case Recall(n=n):
                 n_unused = self._dispatcher.workers[peer.key].give_back(n)
-                self._performer.post(peer.key, Returned(n=n_unused))
-                self._performer.tell_demand(peer.key)
+                self._runner.post(peer.key, Returned(n=n_unused))
+                self._runner.tell_demand(peer.key)
             case SettingsReport():
                 self._settings.reported(peer.key, message)
             case m.Heartbeat():
                 now = self._now()
                 message = _with_counters(peer, message)
                 peer.beat(message, now)
-                self._performer.perform(self._dispatcher.worker_shares(peer.key, message, now))
+                self._runner.perform(self._dispatcher.worker_shares(peer.key, message, now))
                 self._dispatcher.connected.sleeps(peer.key, message.is_sleeping)
                 self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
 
     def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
         card = ready.card
-        self._performer.post(peer.key, m.Opened())
+        self._runner.post(peer.key, m.Opened())
         for order in self._settings.joined(peer.key, card.name):
-            self._performer.post(peer.key, order)
+            self._runner.post(peer.key, order)
         opened = self._dispatcher.worker_ready(
             peer.key, card, now, is_held=ready.is_held, granted=ready.granted
         )
-        self._performer.perform(opened)
+        self._runner.perform(opened)
         if not ready.is_held:
             self.events.note(EventKind.READY, name=peer.name, model=card.name)
         logger.info(
@@ -296,7 +296,7 @@ class WorkerInbox:
         self._check_reading(lease, message)
         if isinstance(message, m.PromptRead):
             if actions := self._dispatcher.paid(peer.key, lease, message, now):
-                self._performer.perform(actions)
+                self._runner.perform(actions)
             return
         if isinstance(message, m.Started):
             is_wanted = self._dispatcher.started(peer.key, envelope, now)
@@ -349,7 +349,7 @@ class WorkerInbox:
     def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.by_id.get(task_id)
         if stream is not None and stream.task.worker == peer.key:
-            self._performer.break_task(task_id)
+            self._runner.break_task(task_id)
 
 
 def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:

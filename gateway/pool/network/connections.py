@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from gateway.pool.network.access import PeerAccess
-from gateway.pool.network.owner import Owner
+from gateway.pool.network.observer import ConnectionObserver
 from gateway.pool.network.peer_socket import PeerSocket, key_of, pid_of, socket_of
 from gateway.pool.network.reception import Reception
+from gateway.pool.network.recheck import DisconnectRecheck
 from gateway.pool.network.router_socket import RouterSocket
-from gateway.pool.network.second_look import SecondLook
 from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.config.config import GatewayConfig
 from protocol.process.shared_memory import open_shared
@@ -45,19 +45,19 @@ class WorkerConnections:
 
     def __init__(
         self,
-        owner: Owner,
+        observer: ConnectionObserver,
         config: GatewayConfig,
         gateway: str,
         count_failure: Callable[[str], None],
     ) -> None:
         """`gateway` is the id of this process; `count_failure` counts handshakes by kind."""
-        self._owner = owner
+        self._observer = observer
         access = PeerAccess(config.curve_key_file, config.worker_keys, count_failure)
         self._access = access
         self._gateway = gateway
         self._heartbeat_s = config.heartbeat_s
-        self._second_look = SecondLook(self._ping)
-        self._socket = RouterSocket(self._on_frame, self._second_look.ended, access)
+        self._recheck = DisconnectRecheck(self._ping)
+        self._socket = RouterSocket(self._on_frame, self._recheck.ended, access)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._is_aside = False
         self._swept_at = math.inf
@@ -92,7 +92,7 @@ class WorkerConnections:
         """Drop every connection without telling the workers."""
         if self._flush is not None:
             self._flush.cancel()
-        self._second_look.close()
+        self._recheck.close()
         self._peers.clear()
         self._socket.close()
 
@@ -138,7 +138,7 @@ class WorkerConnections:
                     self._break(peer, reason)
                     self._cut(peer.socket)
             except Exception:
-                self._owner.failed("sweep")
+                self._observer.failed("sweep")
 
     def _reach(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> None:
         """Send messages; a peer that cannot be reached is lost, the others are not affected."""
@@ -146,7 +146,7 @@ class WorkerConnections:
             if not self._send(peer, items):
                 self._lose_unreachable(peer)
         except Exception:
-            self._owner.failed("send")
+            self._observer.failed("send")
             self._break(peer, "a message to it could not be sent", died=False)
 
     def _send(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> bool:
@@ -156,26 +156,26 @@ class WorkerConnections:
             if not self._socket.send(peer.identity, data):
                 return False
         for item, error in packed.refused:
-            self._owner.refused(peer, item, error)
+            self._observer.refused(peer, item, error)
         return True
 
     def _on_frame(self, identity: bytes, frame: zmq.Frame) -> None:
         try:
             self._take(identity, frame)
         except Exception:
-            self._owner.failed("frame")
+            self._observer.failed("frame")
 
     def _take(self, identity: bytes, part: zmq.Frame) -> None:
         now = self._now()
         peer = self._peers.get(identity)
         key = key_of(part) if self._socket.has_tcp else ""
         if peer is not None and peer.curve_key != key:
-            self._owner.dropped(1)  # it has taken over the identity of a connection that ended
+            self._observer.dropped(1)  # it has taken over the identity of a connection that ended
             return
         if peer is None and not self._may_speak(identity, part, key, now):
             return
         try:
-            if len(part) > _UNASKED_BYTES and (peer is None or not self._owner.expects(peer)):
+            if len(part) > _UNASKED_BYTES and (peer is None or not self._observer.expects(peer)):
                 raise ProtocolError(f"{len(part)} bytes from a worker without a task")
             frame = codec.decode(part.bytes)
             if peer is None:
@@ -190,7 +190,7 @@ class WorkerConnections:
             if peer.is_contested:
                 self._reception.settle(peer.name, now)
                 peer.is_contested = self._reception.has_waiting
-            self._owner.received(peer, frame.messages, now)
+            self._observer.received(peer, frame.messages, now)
         except ProtocolError as error:
             self._give_up(self._peers.get(identity), identity, part, key, error)
             return
@@ -201,10 +201,10 @@ class WorkerConnections:
         """Whether to read a frame of a connection that was not taken in, or has been given up."""
         self._socket.introduce(part)
         if not self._access.admits(key, now):
-            self._owner.dropped(1)
+            self._observer.dropped(1)
             return False
         if self._access.sent_unaccepted(_who(identity, key), now):
-            self._owner.dropped(1)
+            self._observer.dropped(1)
             self._cut(socket_of(part))
             return False
         return not self._reception.keep(identity, part)
@@ -218,7 +218,7 @@ class WorkerConnections:
         error: ProtocolError,
     ) -> None:
         """Drop an unreadable frame and its connection; block a peer that sends many."""
-        self._owner.dropped(1)
+        self._observer.dropped(1)
         logger.warning(
             "frame unreadable",
             extra={
@@ -236,7 +236,7 @@ class WorkerConnections:
     def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
         if not isinstance(hello, Hello):
-            self._owner.dropped(len(frame.messages))
+            self._observer.dropped(len(frame.messages))
             if not self._reception.is_refused(identity):
                 self._socket.send(identity, _RESET)
             return
@@ -260,7 +260,7 @@ class WorkerConnections:
         self._admit(identity, hello, part, curve)
         if len(frame.messages) > 1:
             peer = self._peers[identity]
-            self._owner.received(peer, frame.messages[1:], peer.seen_at)
+            self._observer.received(peer, frame.messages[1:], peer.seen_at)
 
     def _admit(self, identity: bytes, hello: Hello, part: zmq.Frame, curve: str) -> None:
         now = self._now()
@@ -280,7 +280,7 @@ class WorkerConnections:
             accounts=_accounts_of(hello, pid_of(part)),
         )
         self._peers[identity] = peer
-        self._owner.joined(peer)
+        self._observer.joined(peer)
         self.post(peer.key, self._welcome())
 
     def _welcome(self) -> Welcome:
@@ -288,7 +288,7 @@ class WorkerConnections:
 
     def _lose(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         if self._peers.pop(peer.identity, None) is not None:
-            self._owner.lost(peer, reason, died=died)
+            self._observer.lost(peer, reason, died=died)
             if self._reception.has_waiting:
                 asyncio.get_running_loop().call_soon(self._succeed, peer.name)
 

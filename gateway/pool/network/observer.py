@@ -8,7 +8,7 @@ from protocol.errors import TaskError
 from protocol.wire.messages import FrameItem
 
 
-class Owner(Protocol):
+class ConnectionObserver(Protocol):
     """Receiver of messages and lost connections."""
 
     def joined(self, peer: WorkerConnection) -> None:

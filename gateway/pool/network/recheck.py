@@ -6,7 +6,7 @@ from collections.abc import Callable
 _SECOND_LOOK_S = 0.05
 
 
-class SecondLook:
+class DisconnectRecheck:
     """Calls `look` with the descriptors of ended connections: at once, and a moment later."""
 
     def __init__(self, look: Callable[[set[int]], None]) -> None:
@@ -15,7 +15,7 @@ class SecondLook:
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<SecondLook ended={len(self._ended)}>"
+        return f"<DisconnectRecheck ended={len(self._ended)}>"
 
     def ended(self, descriptors: set[int]) -> None:
         """Note that the connections of these descriptors have ended."""
