@@ -317,7 +317,7 @@ def show(config: Path | None, origin: bool, **values: Any) -> None:
     """Print what `serve` would run with these options, as TOML. Nothing is downloaded."""
     try:
         overrides = given(values, _SETTABLE)
-        pool = read_pool_config(config, overrides)
+        pool = with_remote_preset(read_pool_config(config, overrides), fetches=False)
         has_places = config and config.is_file() and config.suffix != ".json"
         folder = pool.runtime_dir or resolve.MADE_AT_START
         host = read_host()

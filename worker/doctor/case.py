@@ -13,7 +13,7 @@ from worker.host.child import ChildOutcome, run
 from worker.host.placement import Host, describe
 from worker.host.topology import read_host
 from worker.settings import resolve
-from worker.settings.download import fetched, located
+from worker.settings.download import fetched, located, with_remote_preset
 from worker.supervisor.children import launch
 
 
@@ -68,6 +68,7 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
     """Resolve a configuration without a download; return it, its placements and its error."""
     folder = pool.runtime_dir or resolve.MADE_AT_START
     try:
+        pool = with_remote_preset(pool, fetches=False)
         pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=_at_hand)
     except ConfigError as error:
         workers = pool.worker or (WorkerConfig(),)

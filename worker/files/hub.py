@@ -30,6 +30,7 @@ class Repository:
         self._repo, _, self._quant = name.partition(":")
         self._token = token or None
         self._here = snapshot(self._repo, os.environ)
+        self._listed: list[str] | None = None
         self._hub = None if offline else self._package()
 
     def _package(self) -> Any:
@@ -70,6 +71,12 @@ class Repository:
         return next((path for path in paths if Path(path).name == Path(name).name), paths[0])
 
     def _names(self) -> list[str]:
+        """List the repository's files; the hub is asked once."""
+        if self._listed is None:
+            self._listed = self._list()
+        return self._listed
+
+    def _list(self) -> list[str]:
         """List the repository's files, or the local ones if the hub cannot be reached."""
         try:
             if self._hub is not None:

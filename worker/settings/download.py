@@ -23,22 +23,24 @@ _FOLDER = "models"
 """Folder in which llama-server of 2024 stored downloads."""
 
 
-def with_remote_preset(pool: PoolConfig) -> PoolConfig:
+def with_remote_preset(pool: PoolConfig, *, fetches: bool = True) -> PoolConfig:
     """Return the pool with models on demand if its repository has a `preset.ini` of them.
 
-    As in llama-server, the preset takes precedence over the GGUF files beside it.
+    As in llama-server, the preset takes precedence over the GGUF files beside it. Unless it
+    `fetches`, only a preset that was fetched before is found.
     """
     gateway, worker = pool.gateway, (*pool.worker, WorkerConfig())[0]
     chooses = gateway.models_dir or gateway.models_preset
     if chooses or len(pool.worker) > 1 or worker.model_url or not worker.hf_repo:
         return pool
-    hub = Repository(worker.hf_repo, token=worker.hf_token, offline=worker.offline)
+    offline = worker.offline or not fetches
+    hub = Repository(worker.hf_repo, token=worker.hf_token, offline=offline)
     preset = hub.preset()
     if not preset:
         return pool
-    logger.warning(
-        "models of a remote preset", extra={"file": preset, "hint": "use presets that you trust"}
-    )
+    if fetches:  # it is about to be served
+        hint = "use presets that you trust"
+        logger.warning("models of a remote preset", extra={"file": preset, "hint": hint})
     worker = replace(worker, hf_repo="", hf_file="")
     return replace(pool, gateway=replace(gateway, models_preset=preset), worker=(worker,))
 

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from worker.cli import main
+from worker.doctor.case import Asked, opened
 from worker.files.hub import pick_file, pick_projector
 from worker.files.hub_cache import cache_folder, cached_models
 from worker.settings.download import fetched, with_remote_preset
@@ -89,9 +92,36 @@ def test_a_preset_that_was_fetched_before_needs_no_network(cache: Path) -> None:
     snapshot = fill(cache, "u/m", "preset.ini")
     pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m", offline=True),))
     assert with_remote_preset(pool).gateway.models_preset == f"{snapshot}/preset.ini"
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m"),))
+    found = with_remote_preset(pool, fetches=False)
+    assert found.gateway.models_preset == f"{snapshot}/preset.ini"
     fill(cache, "u/n", "m-Q8_0.gguf")
     pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/n"),))
     assert with_remote_preset(pool) == pool
+
+
+@pytest.mark.usefixtures("no_package")
+def test_config_show_and_doctor_know_a_preset_that_was_fetched_before(cache: Path) -> None:
+    preset = fill(cache, "u/m", "preset.ini") / "preset.ini"
+    preset.write_text("[a]\nhf-repo = u/a\n")
+    shown = CliRunner().invoke(main, ["config", "show", "-hf", "u/m"])
+    assert f'models_preset = "{preset}"' in shown.stdout
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m"),))
+    case = opened(pool, "", cache, Asked(loads=False))
+    assert (case.pool.gateway.models_preset, case.fault) == (str(preset), "")
+
+
+def test_what_is_only_shown_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = put_hub(monkeypatch, lambda: ["preset.ini"])
+    pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m"),))
+    assert with_remote_preset(pool, fetches=False) == pool
+    assert not seen
+
+
+def test_the_hub_lists_the_files_of_a_repository_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = iter([["m-Q8_0.gguf", "mmproj-m.gguf"]])
+    put_hub(monkeypatch, lambda: next(lists))
+    assert fetched(WorkerConfig(hf_repo="u/m")).mmproj == "/cache/mmproj-m.gguf"
 
 
 def test_the_projector_comes_with_the_model_unless_it_is_not_wanted(

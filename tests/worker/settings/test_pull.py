@@ -47,6 +47,19 @@ def test_the_model_and_its_projector_are_fetched_and_named(
     assert seen == [(file, None) for file in files]
 
 
+def test_a_preset_is_fetched_in_place_of_models(
+    seen: list[tuple[str, str | None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = sys.modules["huggingface_hub"]
+    monkeypatch.setattr(hub, "list_repo_files", lambda repo, token: [*NAMES, "preset.ini"])
+    result = CliRunner().invoke(pull, ["u/m"])
+    assert result.stdout == "/cache/u/m/preset.ini\n"
+    assert "its models are fetched when they are loaded" in result.stderr
+    assert seen == [("preset.ini", None)]
+    result = CliRunner().invoke(pull, ["u/m", "--hf-file", "m-Q8_0.gguf", "--no-mmproj"])
+    assert result.stdout == "/cache/u/m/m-Q8_0.gguf\n"
+
+
 def test_the_token_goes_to_the_hub(seen: list[tuple[str, str | None]]) -> None:
     CliRunner().invoke(pull, ["u/m", "--no-mmproj"], env={"HF_TOKEN": "T"})
     assert seen == [("m-Q4_K_M.gguf", "T")]
