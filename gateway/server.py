@@ -303,7 +303,7 @@ async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> b
 def _announce(listeners: Listeners, notifier: Notifier) -> None:
     """Report that clients are served."""
     urls = listeners.urls
-    _warn_if_open(listeners.config, urls[0])
+    _warn_if_open(listeners.config, listeners.bound_urls[0])
     for url in listeners.bound_urls:
         logger.info("listening", extra={"url": url})
     notifier.send(X_URL=urls[0])
