@@ -25,9 +25,17 @@ def parents() -> list[Path]:
 
     A long TMPDIR, such as that of a batch system, is left out: the path of a socket has a limit.
     """
-    named = (os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp")  # noqa: S108 - for a private folder in it
+    named = (os.environ.get("XDG_RUNTIME_DIR", ""), _temporary(), "/tmp")  # noqa: S108 - for a private folder in it
     short = [name for name in named if name and len(os.fsencode(name)) <= _LONGEST]
     return [Path(name) for name in dict.fromkeys(short)]
+
+
+def _temporary() -> str:
+    """Return the folder for temporary files; "" if none can be written."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return ""
 
 
 def parent() -> Path:
@@ -42,7 +50,9 @@ def runtime_directory(configured: str) -> Iterator[Path]:
         try:
             path = stack.enter_context(_configured(configured) if configured else _new())
         except OSError as error:
-            raise ConfigError(f"cannot make runtime_dir {configured}: {error}") from error
+            what = f"runtime_dir {configured}" if configured else "a runtime directory"
+            remedy = "name a folder that can be written with runtime_dir or TMPDIR"
+            raise ConfigError(f"cannot make {what}: {error}; {remedy}") from error
         yield path
 
 

@@ -6,7 +6,24 @@ from pathlib import Path
 import pytest
 
 from protocol.endpoint import UNIX_PATH_MAX
+from protocol.errors import ConfigError
 from worker.supervisor.runtime_directory import parents, runtime_directory
+
+
+def test_a_host_without_a_folder_for_temporary_files_needs_only_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "gettempdir", none)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        with runtime_directory("") as folder:
+            assert folder.parent == Path(short)
+    fault = pytest.raises(ConfigError, match=r"cannot make runtime_dir /proc/no: .* or TMPDIR")
+    with fault, runtime_directory("/proc/no"):
+        pass
 
 
 def test_a_long_temporary_folder_is_left_out(
