@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import socket
+import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -59,18 +60,19 @@ async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> Non
 async def test_a_connection_that_has_ended_is_freed_at_once(gateway: Running) -> None:
     """Each left 50 objects, which a collection of garbage had to find while all streams waited."""
 
-    def n_alive() -> int:
-        return sum(isinstance(one, BoundedConnection) for one in gc.get_objects())
+    def alive() -> list[weakref.ref[BoundedConnection]]:
+        return [weakref.ref(one) for one in gc.get_objects() if isinstance(one, BoundedConnection)]
 
     gc.collect()
     gc.disable()
     try:
-        n_before = n_alive()
+        n_before = len(alive())
         pair = await connect(gateway, HEALTH)
         assert await pair[0].readline() == b"HTTP/1.1 200 \r\n"
-        assert n_alive() == n_before + 1
+        connections = alive()
+        assert len(connections) == n_before + 1
         await hang_up(pair)
-        await until(lambda: n_alive() == n_before)
+        await until(lambda: sum(one() is not None for one in connections) == n_before)
     finally:
         gc.enable()
 
