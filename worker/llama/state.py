@@ -80,13 +80,16 @@ def are_cells(state: State, n_tokens: int, *, has_places: bool) -> bool:
 
     llama.cpp takes any position. A negative one cannot be removed again: the cell counts as free,
     and stays visible to its sequence when another one writes into it. With `has_places` each cell
-    has a place in an image too, and those of one image may share a position.
+    has a place in an image too, and those of one image may share a position. A cell of another
+    layout than (position, 1, place, sequence) is left to llama.cpp.
     """
     n_cells = _COUNTS.unpack_from(state)[1] if len(state) >= _COUNTS.size else -1
     width = 6 if has_places else 3
     if n_cells < 0 or len(state) < _COUNTS.size + 4 * width * n_cells:
         return False
     cells = np.frombuffer(state, "<i4", width * n_cells, _COUNTS.size).reshape(n_cells, width)
+    if (cells[:, 1] != 1).any():  # the number of its sequences, which llama.cpp checks
+        return True
     positions = np.sort(cells[:, 0])
     if has_places:
         return not n_cells or bool(positions[0] >= 0 and positions[-1] < n_tokens)
