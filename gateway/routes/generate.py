@@ -124,9 +124,10 @@ class GenerationEndpoint:
         self, plan: RequestPlan, card: ModelCard, origin: Origin
     ) -> Iterator[Sequence[TaskStream]]:
         streams: list[TaskStream] = []
+        tenant = origin.hidden_tenant
         try:
             for task in plan.tasks:
-                owned = replace(task, salt=origin.salt, tenant=origin.hidden_tenant)
+                owned = replace(task, salt=origin.salt, tenant=tenant)
                 stream = self._service.pool.submit(
                     owned, model=card.name, origin=origin, is_whole=not plan.stream
                 )

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-_SECOND_LOOK_S = 0.05
+_RECHECK_S = 0.05
 
 
 class DisconnectRecheck:
@@ -22,7 +22,7 @@ class DisconnectRecheck:
         self._look(descriptors)
         self._ended |= descriptors
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_SECOND_LOOK_S, self._again)
+            self._timer = asyncio.get_running_loop().call_later(_RECHECK_S, self._again)
 
     def close(self) -> None:
         """Stop the timer."""

@@ -157,7 +157,7 @@ class PrefixCache:
             return
         self._trees[namespace].cut(slot.id, n)
         if n == 0:
-            self._forget_space(slot.id)
+            self._forget_namespace(slot.id)
 
     def empty(self, slot: Slot) -> int:
         """Empty an idle slot; return how many tokens it had."""
@@ -321,7 +321,7 @@ class PrefixCache:
     def _drop(self, branch: CachedBranch) -> None:
         self._backend.remove(branch.id, 0)
         self._trees[branch.namespace].cut(branch.id, 0)
-        self._forget_space(branch.id)
+        self._forget_namespace(branch.id)
         del self._branches[branch.id]
         self.blocks.put(branch.id, BlockChain())
         self._free.append(branch.id)
@@ -350,7 +350,7 @@ class PrefixCache:
         namespace = self._namespaces.get(seq)
         return self._trees[namespace].length(seq) if namespace is not None else 0
 
-    def _forget_space(self, seq: int) -> None:
+    def _forget_namespace(self, seq: int) -> None:
         namespace = self._namespaces.pop(seq)
         if not len(self._trees[namespace]):
             del self._trees[namespace]

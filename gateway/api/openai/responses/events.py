@@ -140,8 +140,8 @@ class ResponsesReply:
         self._texts.append(message.text)
         place = self._place(self._ids.message)
         text = {"type": "response.output_text.delta", **place, "delta": message.text}
-        told, self._n_reported = self._n_reported, len(self._probs)
-        return [*events, text | {"logprobs": self._log_probs(self._probs[told:])}]
+        n_before, self._n_reported = self._n_reported, len(self._probs)
+        return [*events, text | {"logprobs": self._log_probs(self._probs[n_before:])}]
 
     def _add_call(self, piece: ToolCallDelta) -> list[_Data]:
         events = []
