@@ -50,7 +50,7 @@ def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
 @pytest.fixture(scope="module")
 def fast(serve_all: Serve) -> Served:
     """Two workers that are to be kept busy."""
-    return serve_all({"count": 2, "fake_step_ms": 5}).wait_until_ready()
+    return serve_all({"count": 2, "fake_step_ms": 20}).wait_until_ready()
 
 
 @pytest.mark.parametrize("keeps_alive", [True, False])
