@@ -33,6 +33,8 @@ MAX_FRAME_BYTES = 256 * 1024 * 1024
 """Far above any frame of a correct peer; a larger one is refused before it is parsed."""
 FRAME_BYTES = 16 * 1024 * 1024
 """Messages share a frame up to this size; a larger message gets a separate frame."""
+MAX_MESSAGES = 16 * 1024
+"""Messages of one frame: reading as many takes 0.1 s, and no engine step has a tenth of them."""
 _LARGE = 1024 * 1024
 """Values of larger frames are counted while they are read: a byte may become 70 in memory."""
 MAX_VALUES = 32 * 1024 * 1024
@@ -82,17 +84,36 @@ def decode(data: bytes) -> Frame:
     if len(data) > MAX_FRAME_BYTES:
         raise ProtocolError(f"frame of {len(data)} bytes is larger than {MAX_FRAME_BYTES}")
     try:
-        hooks = _counting() if len(data) > _LARGE else {}
+        hooks: dict[str, Any] = {}
+        if len(data) > _LARGE:
+            _check_count(_count_of(data))
+            hooks = _counting()
         outer = msgpack.unpackb(data, use_list=False, strict_map_key=False, **hooks)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
         raise ProtocolError(f"not msgpack: {error}") from error
     if type(outer) is not tuple or len(outer) != 2:
         raise ProtocolError("a frame must be [seq, items]")
     seq, items = outer
-    if not isinstance(seq, int) or type(items) is not tuple:
+    if type(seq) is not int or type(items) is not tuple:
         raise ProtocolError("a frame must be [seq, items]")
+    _check_count(len(items))
     read = [_read_token(item) or _read_item(items, i) for i, item in enumerate(items)]
     return Frame(seq, tuple(read))
+
+
+def _count_of(data: bytes) -> int:
+    """Return how many messages a frame has, from its first bytes."""
+    head = msgpack.Unpacker()
+    head.feed(data[:_ROOM])
+    head.read_array_header()
+    head.skip()
+    n: int = head.read_array_header()
+    return n
+
+
+def _check_count(n: int) -> None:
+    if n > MAX_MESSAGES:
+        raise ProtocolError(f"{n} messages in a frame are more than {MAX_MESSAGES}")
 
 
 def _counting() -> dict[str, Any]:
@@ -232,7 +253,7 @@ class Packed:
 
 def pack(seq: int, items: Sequence[FrameItem], *, limit: int = MAX_FRAME_BYTES) -> Packed:
     """Write items into frames numbered from `seq`; never raises for what they hold."""
-    if len(items) < 2 or sum(map(_is_generate, items)) < 2:
+    if len(items) < 2 or (len(items) <= MAX_MESSAGES and sum(map(_is_generate, items)) < 2):
         try:
             data = encode(seq, items)
         except EncodeError:
@@ -265,7 +286,8 @@ class _FrameWriter:
     def add(self, item: FrameItem) -> None:
         try:
             body = self._write(item)
-            if self._bodies and self._size + len(body) > min(FRAME_BYTES, self._limit) - _ROOM:
+            is_full = self._size + len(body) > min(FRAME_BYTES, self._limit) - _ROOM
+            if self._bodies and (is_full or len(self._bodies) >= MAX_MESSAGES):
                 self._flush()
                 body = self._write(item)
         except EncodeError as error:

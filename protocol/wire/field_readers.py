@@ -26,7 +26,7 @@ def unpacker(kind: Any) -> Unpacker:
     """Build the function that checks and converts one value of a declared type."""
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return _listed
+        return _free
     if _is_union(kind):
         return _union(args)
     if origin is tuple:
@@ -38,6 +38,13 @@ def unpacker(kind: Any) -> Unpacker:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _enum(kind)
     return _scalar(kind)
+
+
+def _free(value: Any) -> Any:
+    try:
+        return _listed(value)
+    except RecursionError as error:
+        raise ProtocolError("nested too deep") from error
 
 
 def _listed(value: Any) -> Any:
@@ -129,6 +136,8 @@ def _dict(arg: Any) -> Unpacker:
     def unpack(value: Any) -> Any:
         if type(value) is not dict:
             raise ProtocolError(f"expected a map, got {type(value).__name__}")
+        if not {str}.issuperset(map(type, value)):
+            raise ProtocolError("expected texts as keys of a map")
         return {key: item(one) for key, one in value.items()}
 
     return unpack

@@ -262,6 +262,30 @@ def test_a_frame_of_more_values_than_fit_is_refused_while_it_is_read(
         codec.decode(data)
 
 
+def test_a_frame_of_a_million_messages_is_refused_before_they_are_read() -> None:
+    """Reading them took 2.4 s, in which the gateway answered nobody."""
+    count = (1_000_000).to_bytes(4, "big")
+    with pytest.raises(ProtocolError, match="1000000 messages"):
+        codec.decode(b"\x92\x01\xdd" + count + b"\x92\xa4ping\x80" * 1_000_000)
+
+
+@pytest.mark.parametrize("nest", [b"\x91", b"\x81\xa1a"], ids=["lists", "maps"])
+def test_json_that_nests_too_deep_is_refused(nest: bytes) -> None:
+    deep = b"\x81\xa1x" + nest * 1000 + b"\x01"
+    ready = b"\x92\xa5ready\x81\xa4card\x81\xaftemplate_kwargs" + deep
+    with pytest.raises(ProtocolError, match="nested too deep"):
+        codec.decode(b"\x92\x01\x91" + ready)
+    task = b"\x95\xa8generate\x07\x00\xff\x82\xa6params\x80\xa4chat\x81\xa6kwargs" + deep
+    (read,) = codec.decode(b"\x92\x01\x91" + task).messages
+    assert isinstance(read, m.Envelope) and isinstance(read.payload, m.Malformed)
+
+
+def test_the_keys_of_a_map_are_texts() -> None:
+    body = {"code": "internal", "message": "x", "detail": {5: 1}}
+    (read,) = codec.decode(msgpack.packb([1, [["failed", 1, 0, -1, body]]])).messages
+    assert isinstance(read, m.Envelope) and isinstance(read.payload, m.Malformed)
+
+
 def test_a_large_frame_with_few_values_is_read() -> None:
     text = "x" * 2_000_000
     sent = m.Envelope(m.TaskKey(1), m.Delta(text=text, tokens=(1,), n_predicted=1))

@@ -90,6 +90,12 @@ def test_large_messages_are_split_over_frames_in_order() -> None:
     assert received(packed, 10) == tasks
 
 
+def test_many_messages_are_split_over_frames_in_order() -> None:
+    messages = [m.Envelope(m.TaskKey(i), m.Cancel()) for i in range(codec.MAX_MESSAGES + 5)]
+    packed = codec.pack(3, messages)
+    assert len(packed.frames) == 2 and received(packed, 3) == messages
+
+
 def test_what_no_frame_can_hold_is_too_large_and_says_so() -> None:
     big = m.Envelope(m.TaskKey(1), m.Tokenize(content="x" * 5000))
     small = m.Envelope(m.TaskKey(2), m.Cancel())
