@@ -111,7 +111,7 @@ def retry_headers(error: TaskError) -> Headers:
     headers = {"Retry-After": str(min(max(wait_s, 1), _MAX_RETRY_AFTER_S))}
     if "queue_position" in detail:
         headers["x-llamapool-queue-position"] = str(detail["queue_position"])
-        headers["x-llamapool-queue-wait-s"] = f"{detail['queue_wait_ms'] / 1000:.1f}"
+        headers["x-llamapool-queue-wait-s"] = f"{detail.get('queue_wait_ms', 0) / 1000:.1f}"
     return headers
 
 

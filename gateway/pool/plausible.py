@@ -73,6 +73,12 @@ _STATS, _TIMINGS, _USAGE = (
     tuple(field.name for field in fields(kind)) for kind in (Stats, Timings, Usage)
 )
 _CARD_SIZES = ("n_params", "size", "n_lora", "n_embd_out")
+_CARD_TEXTS = (
+    *("path", "fingerprint", "ftype", "description", "reasoning_format", "media_marker"),
+    *("bos_token", "eos_token", "build", "device", "pooling"),
+)
+_LONGEST_TEXT = 8192
+"""Characters of these and of a tag: `build` is in every chunk of a stream."""
 
 
 def implausible(message: Message | TaskMessage) -> str:
@@ -84,8 +90,25 @@ def implausible(message: Message | TaskMessage) -> str:
 
 
 def is_answer(request: TaskMessage, end: Terminal) -> bool:
-    """Return whether a task may end so: each kind of request has its own answer."""
-    return isinstance(end, Failed | _ANSWERS.get(type(request), Terminal))
+    """Return whether a task may end so: each kind of request has its own answer, of its size."""
+    if isinstance(end, Failed):
+        return True
+    return isinstance(end, _ANSWERS.get(type(request), Terminal)) and _fits(request, end)
+
+
+def _fits(request: TaskMessage, end: Terminal) -> bool:
+    """Return whether an answer has a number, or a vector, for each part of its request."""
+    match request, end:
+        case Embed(inputs=inputs), Embedded(vectors=vectors, n_embd=n_embd):
+            if n_embd <= 0 or not len(inputs) == len(vectors) == len(end.n_tokens):
+                return False
+            sizes, size = set(map(len, vectors)), 4 * n_embd
+            return sizes == {size} if end.is_pooled else not any(n % size for n in sizes)
+        case Rerank(documents=documents), Reranked(scores=scores):
+            return len(scores) == len(documents) and all(map(math.isfinite, scores))
+        case Tokenize(with_pieces=True), Tokenized(tokens=tokens, pieces=pieces):
+            return len(pieces) == len(tokens)
+    return True
 
 
 def overstated(end: Terminal, n_seen: int) -> str:
@@ -174,7 +197,7 @@ def _heartbeat(beat: Heartbeat) -> str:
 
 def _started(message: Started) -> str:
     counts = _counts(message, ("n_prompt", "n_cached", "n_reread"))
-    return counts or ("" if -1 <= message.slot < MAX_SLOTS else "slot")
+    return counts or _slot(message.slot)
 
 
 def _progress(message: Progress) -> str:
@@ -184,7 +207,11 @@ def _progress(message: Progress) -> str:
 
 def _done(message: Done) -> str:
     counts = _counts(message, ("n_prompt", "n_cached", "n_predicted", "n_past"))
-    return counts or _all(message.timings) or _cost(message)
+    return counts or _slot(message.slot) or _all(message.timings) or _cost(message)
+
+
+def _slot(slot: int) -> str:
+    return "" if -1 <= slot < MAX_SLOTS else "slot"
 
 
 def _vectors(message: Embedded | Reranked) -> str:
@@ -213,6 +240,10 @@ def _card(card: ModelCard) -> str:
         return "name"
     if not 0 <= card.n_slots <= MAX_SLOTS or not 0 <= card.n_prefetch <= MAX_SLOTS:
         return "n_slots"
+    texts = {name: len(getattr(card, name)) for name in _CARD_TEXTS}
+    texts["tags"] = max(map(len, card.tags), default=0)
+    if long := next((name for name, n in texts.items() if n > _LONGEST_TEXT), ""):
+        return long
     sizes = next((name for name in _CARD_SIZES if not 0 <= getattr(card, name) < _MAX_COUNT), "")
     return sizes or _counts(card, _CARD_COUNTS)
 

@@ -141,7 +141,8 @@ class WorkerCalls:
     async def _report(self, worker: Worker) -> tuple[facts.SlotReport, ...]:
         answer = await self._inspect(worker)
         base = self._dispatcher.slots.base(worker.name)
-        if answer is not None:
+        # An id of another number could be too large for JSON.
+        if answer is not None and {one.id for one in answer.slots} <= {*range(worker.n_slots)}:
             return tuple(replace(one, id=base + one.id) for one in answer.slots)
         return guess_slots(worker, base)
 

@@ -32,6 +32,8 @@ CARDS = (
     {"name": ""},
     {"aliases": ("a",) * 100_000},
     {"n_params": -_HUGE},
+    {"build": "b" * 10_000},
+    {"tags": ("a", "t" * 10_000)},
 )
 """What no model's card says."""
 

@@ -15,7 +15,7 @@ from protocol.wire.accounts import usage_of
 from protocol.wire.messages import TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
-from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of
+from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of, no_numbers
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, EmbeddingPiece
 from worker.engine.engine import Engine
 from worker.engine.scheduling.budget import StepBudget
@@ -133,6 +133,8 @@ class EmbeddingBatcher:
             raise TaskError(ErrorCode.OVERLOADED, message) from error
         except DecodeFailed as error:
             raise TaskError(ErrorCode.INTERNAL, str(error)) from error
+        if not vectors:
+            raise no_numbers()
         accounts = self._engine.counters.accounts
         account = accounts.open(key)
         self._engine.counters.read(account, len(found.tokens))

@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from protocol.errors import InvalidRequest, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.accounts import usage_of
 from protocol.wire.facts import Usage
 from protocol.wire.messages import TaskKey, Terminal
@@ -53,11 +53,18 @@ class EmbeddingJob:
         """Store the vectors of one input."""
         self.vectors[index] = vectors
         self.n_done += 1
+        if not vectors:
+            self.error = no_numbers()
         self.n_bytes += len(vectors)
         if self.n_bytes > MAX_ANSWER_BYTES:
             limit = MAX_ANSWER_BYTES // 1024**2
             message = f"the embeddings would take more than {limit} MiB: send fewer inputs at once"
             self.error = InvalidRequest(message, param="input")
+
+
+def no_numbers() -> TaskError:
+    """Return the error of an input for which the model has computed what is not a number."""
+    return TaskError(ErrorCode.INTERNAL, "the model's answer holds what is not a number")
 
 
 @dataclass(slots=True)

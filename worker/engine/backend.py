@@ -188,8 +188,8 @@ class Embedder(Protocol):
     def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Return for each last piece its vectors as float32; raises `DecodeFailed`.
 
-        One vector an input, or one a token with pooling `none`. What has been answered, or has
-        failed, is forgotten.
+        One vector an input, or one a token with pooling `none`; empty bytes if there is something
+        among them that is not a number. What has been answered, or has failed, is forgotten.
         """
 
     reads_media: bool

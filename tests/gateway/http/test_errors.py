@@ -39,6 +39,11 @@ def test_a_failure_says_when_to_retry_or_that_it_is_no_use(code: ErrorCode) -> N
     assert ("retry-after" in headers) != (headers.get("x-should-retry") == "false")
 
 
+def test_details_of_a_worker_that_belong_together_may_come_alone() -> None:
+    error = TaskError(ErrorCode.OVERLOADED, "full", detail={"queue_position": 3})
+    assert task_error_response(error).headers["x-llamapool-queue-wait-s"] == "0.0"
+
+
 @pytest.mark.parametrize(("wait_s", "header"), [(7, "7"), (0, "1"), (900, "120")])
 def test_retry_after_is_measured_and_bounded(wait_s: int, header: str) -> None:
     error = TaskError(ErrorCode.OVERLOADED, "full", detail={"retry_after_s": wait_s})

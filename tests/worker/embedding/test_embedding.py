@@ -37,6 +37,24 @@ def test_each_vector_is_normalized_as_its_own_request_says() -> None:
     assert rig.vectors(scaled) == [expected("a", 2)]
 
 
+def test_an_input_without_numbers_fails_its_own_request_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = DeskRig()
+    embed = FakeEmbedder.embed
+    monkeypatch.setattr(
+        FakeEmbedder,
+        "embed",
+        lambda self, pieces: [
+            b"" if ord("b") in piece.tokens else one
+            for piece, one in zip(pieces, embed(self, pieces), strict=True)
+        ],
+    )
+    bad, good = rig.embed("a", "b"), rig.embed("c")
+    assert rig.failed(bad).code is ErrorCode.INTERNAL
+    assert rig.vectors(good) == [expected("c")]
+
+
 def test_small_inputs_share_a_batch_also_with_those_of_others() -> None:
     rig = DeskRig()
     first, second = rig.embed("a", "b"), rig.embed("c")
@@ -185,7 +203,7 @@ def test_an_answer_beyond_all_measure_is_refused() -> None:
     job = EmbeddingJob(TaskKey(1), Embed(inputs=("a", "b")), [list, list], normalize=2)
     job.store(0, b"x" * MAX_ANSWER_BYTES)
     assert not job.is_over
-    job.store(1, b"x")
+    job.store(1, b"xxxx")
     assert job.error is not None
     assert job.error.code is ErrorCode.INVALID_REQUEST
     assert "send fewer inputs at once" in job.error.message

@@ -246,6 +246,8 @@ def test_norms_are_llama_cpps(kind: int, wanted: list[float]) -> None:
     vector = np.array([3.0, -4.0, 0.0], np.float32)
     assert np.allclose(normalized(vector, kind), wanted, rtol=1e-5)
     assert not normalized(np.zeros(3, np.float32), kind).any()
+    for odd in (np.nan, np.inf):
+        assert not np.isfinite(normalized(np.array([1.0, odd], np.float32), kind)).all()
 
 
 @pytest.mark.parametrize(("pooling", "found"), [("", "mean"), ("none", "none")])

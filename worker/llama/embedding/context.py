@@ -5,6 +5,7 @@ aborts if an encoder's input needs two. Inputs that it would abort on are refuse
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,8 +124,8 @@ class LlamaEmbedder:
             self.forget(seq)
         rows = np.concatenate(found)
         if self.pooling == "none":
-            return rows.tobytes()
-        return normalized(POOLS[self.pooling](rows), normalize).tobytes()
+            return _written(rows)
+        return _written(normalized(POOLS[self.pooling](rows), normalize))
 
     def _media_rows(self, seq: int, pos: int, piece: MediaPiece) -> Rows:
         assert self._media is not None and self._watch is not None
@@ -148,12 +149,12 @@ class LlamaEmbedder:
     def _vectors(self, piece: EmbeddingPiece, first: int) -> bytes:
         """Copy the vectors out of llama.cpp's memory, which the next batch overwrites."""
         if self.pooling == "none":
-            return self._rows(first, len(piece.tokens)).tobytes()
+            return _written(self._rows(first, len(piece.tokens)))
         if self._watch:
             vector = POOLS[self.pooling](self._rows(first, len(piece.tokens)))
         else:
             vector = self._look(lib.llama_get_embeddings_seq(self._context, piece.seq), 1)[0]
-        return normalized(vector, piece.normalize).tobytes()
+        return _written(normalized(vector, piece.normalize))
 
     def _rows(self, first: int, n: int) -> Rows:
         """Return a view of the vectors of consecutive tokens of the batch."""
@@ -265,14 +266,19 @@ def _meta(model: Any, key: str) -> str:
     return buffer.value.decode(errors="replace") if n >= 0 else ""
 
 
+def _written(numbers: Rows | Vector) -> bytes:
+    return numbers.tobytes() if np.isfinite(numbers).all() else b""
+
+
 def normalized(vector: Vector, kind: int) -> Vector:
-    """Scale a vector: -1 not at all, 0 to int16's range, else by its p-norm (2 is Euclidean)."""
-    if kind < 0:
-        return vector
+    """Scale a vector: -1 not at all, 0 to int16's range, else by its p-norm (2 is Euclidean).
+
+    One with what is not a number stays as it is.
+    """
     # Without the first division a high power of a small number would be 0.
     largest = float(np.max(np.abs(vector), initial=0.0))
-    if not largest > 0.0:
-        return np.zeros_like(vector)
+    if kind < 0 or largest == 0.0 or not math.isfinite(largest):
+        return vector
     if kind == 0:
         return (vector * np.float32(_INT16_RANGE / largest)).astype(np.float32)
     norm = float(np.sum(np.abs(vector.astype(np.float64) / largest) ** kind)) ** (1 / kind)

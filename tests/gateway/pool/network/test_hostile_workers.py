@@ -12,14 +12,14 @@ from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
-from gateway.pool.plausible import MAX_UNSEEN, implausible, longest_prompt, overread
+from gateway.pool.plausible import MAX_UNSEEN, implausible, is_answer, longest_prompt, overread
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.sharing import Recall, SettingsReport
-from protocol.wire.side_tasks import Embed, Embedded, Rerank, SlotActed
-from tests.fakes.echo import FakeOptions
+from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked, SlotActed
+from tests.fakes.echo import FakeEngine, FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.pool.network.fleet import Fleet, answers
 from tests.hostile.thief import CARDS
@@ -45,6 +45,7 @@ IMPLAUSIBLE = [
     m.Started(slot=0, n_prompt=-1),
     m.PromptRead(n_read=HUGE),
     m.Done(finish=m.Finish.EOS, n_predicted=HUGE),
+    m.Done(finish=m.Finish.EOS, slot=2**64 - 1),
     m.Done(finish=m.Finish.EOS, timings=facts.Timings(prompt_ms=math.nan)),
     m.Done(finish=m.Finish.EOS, usage=facts.Usage(n_read=-5)),
     m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=HUGE)),
@@ -60,6 +61,54 @@ IMPLAUSIBLE = [
 @pytest.mark.parametrize("message", IMPLAUSIBLE, ids=lambda one: type(one).__name__)
 def test_such_numbers_cannot_be(message: m.Message | m.TaskMessage) -> None:
     assert implausible(message)
+
+
+THREE = Embed(inputs=("a", "b", "c"))
+VECTORS = Embedded(vectors=(bytes(8),) * 3, n_embd=2, n_tokens=(1, 1, 1))
+RANK = Rerank(query="a", documents=("b", "c"))
+PIECES = m.Tokenize(content="a", with_pieces=True)
+UNFIT: list[tuple[m.TaskMessage, m.Terminal]] = [
+    (THREE, replace(VECTORS, n_embd=0)),
+    (THREE, replace(VECTORS, n_embd=-2)),
+    (THREE, replace(VECTORS, vectors=(bytes(8),) * 2)),
+    (THREE, replace(VECTORS, vectors=(bytes(7), bytes(8), bytes(8)))),
+    (THREE, replace(VECTORS, vectors=(b"", bytes(8), bytes(8)))),
+    (THREE, replace(VECTORS, n_tokens=(1,))),
+    (THREE, replace(VECTORS, vectors=(bytes(16), bytes(9), b""), is_pooled=False)),
+    (RANK, Reranked(scores=(1.0,), n_tokens=1)),
+    (RANK, Reranked(scores=(1.0, 2.0, 3.0), n_tokens=1)),
+    (RANK, Reranked(scores=(1.0, math.nan), n_tokens=1)),
+    (RANK, Reranked(scores=(math.inf, 1.0), n_tokens=1)),
+    (PIECES, m.Tokenized(tokens=(1, 2), pieces=(b"a",))),
+]
+
+
+@pytest.mark.parametrize(("request_", "end"), UNFIT, ids=lambda one: type(one).__name__)
+def test_an_answer_has_a_number_for_each_part_of_its_request(
+    request_: m.TaskMessage, end: m.Terminal
+) -> None:
+    assert not is_answer(request_, end)
+
+
+def test_answers_of_their_requests_size_are_taken() -> None:
+    assert is_answer(THREE, VECTORS)
+    assert is_answer(THREE, replace(VECTORS, vectors=(b"", *[bytes(16)] * 2), is_pooled=False))
+    assert is_answer(RANK, Reranked(scores=(0.5, -1e38), n_tokens=1))
+    assert is_answer(PIECES, m.Tokenized(tokens=(1,), pieces=(b"a",)))
+    assert is_answer(m.Tokenize(content="a"), m.Tokenized(tokens=(1,)))
+    assert is_answer(RANK, m.Failed(code=ErrorCode.INTERNAL, message=""))
+
+
+@pytest.mark.parametrize("number", [2**64 - 1, -1, 2])
+async def test_slots_that_a_worker_does_not_have_are_not_shown(
+    fleet: Fleet, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = FakeOptions(name="bad", n_slots=2)
+    async with FakeWorker(fleet.endpoint, options, fleet.keys("bad")):
+        await fleet.until(1)
+        report = facts.SlotReport(id=number, is_processing=True)
+        monkeypatch.setattr(FakeEngine, "reports", lambda _: (report,))
+        assert [one.id for one, _ in await fleet.pool.slots()] == [0, 1]
 
 
 @pytest.mark.parametrize(
