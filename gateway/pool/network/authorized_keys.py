@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 _MAX_FILES = 4096
 Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: another content has another stamp."""
+_UNKNOWN: Stamp = (0, 0, 0)
+"""Of what cannot be looked at, such as a loop of links: it must not hide changes of the others."""
 
 
 class AuthorizedKeys:
@@ -62,7 +64,7 @@ class AuthorizedKeys:
                 files[name] = known
                 continue
             try:
-                files[name] = read_public(self.folder / name)
+                files[name] = self._read_again(name)
             except ConfigError as error:
                 self._complain(self.folder / name, error)
                 if known is not None:
@@ -70,6 +72,12 @@ class AuthorizedKeys:
         self._stamps, self._files = stamps, files
         self._index()
         return True
+
+    def _read_again(self, name: str) -> PublicKey:
+        path = self.folder / name
+        if path.is_fifo():  # nobody is answered while this waits for a writer
+            raise ConfigError(f"{path}: is a pipe")
+        return read_public(path)
 
     def _index(self) -> None:
         self._keys = {one.key: one for one in self._files.values()}
@@ -89,6 +97,8 @@ class AuthorizedKeys:
             status = (self.folder / name).stat()
         except FileNotFoundError:
             return None  # it went between listing and looking, or is a link to nothing
+        except OSError:
+            return _UNKNOWN
         return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _complain(self, path: Path, error: ConfigError) -> None:
