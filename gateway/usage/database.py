@@ -11,6 +11,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 from gateway.usage.entry import COUNTS, Tokens, UsageEntry, read_entry
 from protocol.errors import ConfigError
@@ -209,7 +210,7 @@ def spent_on(folder: Path, day: str) -> dict[str, Tokens]:
 
 
 def _reader(folder: Path) -> sqlite3.Connection:
-    path = folder / DATABASE
+    path = quote(str(folder / DATABASE))
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_S)
 
 

@@ -59,6 +59,15 @@ def test_what_is_put_is_in_the_log_and_in_the_database(recorder: UsageRecorder) 
     assert spent_on(recorder.folder, DAY)["bob"].read == 70
 
 
+@pytest.mark.parametrize("name", ["a?b", "50%41", "a#b", "ä b"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    recorder = open_recorder(tmp_path / name)
+    recorder.put(entry())
+    recorder.close()
+    assert completions(recorder.folder) == {("alice",): 1}
+    assert spent_on(recorder.folder, DAY)["alice"].completion == 1
+
+
 def test_questions_are_bounded_by_days_keys_and_models(recorder: UsageRecorder) -> None:
     recorder.put(entry())
     recorder.put(entry(n=2, model="other"))
