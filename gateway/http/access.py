@@ -37,6 +37,8 @@ _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """Visible ASCII: it goes into headers and log lines."""
 _PAGES = "/ui/"
 """Files of the web page, forty at each load: they are logged at DEBUG."""
+_ONCE = (b"authorization", b"x-api-key", b"host", b"origin")
+"""Headers that say who asks: a proxy may check the first of two, where we would take the last."""
 _MAX_TARGET = 8192
 """Bytes of a path with its query. Source: cpp-httplib's limit, which is llama-server's."""
 _CLIENT_GONE = 499
@@ -173,6 +175,10 @@ def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
         # A proxy may use the other header: request smuggling (RFC 9112 section 6.1).
         message = "the request has both Content-Length and Transfer-Encoding: send one of them"
         return RequestRefused(400, message)
+    for name in _ONCE if len(names) < len(headers) else ():
+        if sum(one == name for one, _ in headers) > 1:
+            message = f"the request has the header {name.decode()} more than once"
+            return RequestRefused(400, message)
     return None
 
 

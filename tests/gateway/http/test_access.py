@@ -74,5 +74,15 @@ async def test_a_request_that_is_framed_in_two_ways_ends_its_connection(
     assert ((b"connection", b"close") in sink.messages[0]["headers"]) is closes
 
 
+@pytest.mark.parametrize("name", [b"authorization", b"x-api-key", b"host", b"origin"])
+async def test_a_request_says_once_who_asks(name: bytes) -> None:
+    """A proxy may check the first of two headers."""
+    sink = Sink()
+    headers = [(name, b"a"), (b"accept", b"*/*"), (name, b"b")]
+    await AccessMiddleware(_never, Metrics())({**_scope(), "headers": headers}, _nothing, sink)
+    assert sink.messages[0]["status"] == 400
+    assert name in sink.messages[1]["body"]
+
+
 async def _never(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("it is refused before")
