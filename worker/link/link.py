@@ -180,7 +180,7 @@ class Link:
             if self.preparation.has_results:
                 self._outbound.send(self.tasks.prepared())
         for session in self._sessions:
-            if session.connection.dealer in ready:
+            if session.connection.is_dialled and session.connection.dealer in ready:
                 self._inbound.read(session)
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
         return bool(has_sent and self.tasks.running) and len(ready) <= 1 and not self.draining

@@ -216,6 +216,22 @@ def test_a_gateway_that_stays_keeps_its_first_connection(trio: Trio) -> None:
     trio.until_shared()
 
 
+def test_a_successor_that_says_something_when_the_old_one_stays_ends_no_worker(trio: Trio) -> None:
+    """Both have come before the link looks: the first message closes the socket of the second."""
+    trio.until_shared()
+    new = Gateway(trio.context, trio.a.endpoint, name="new")
+    trio.gateways.append(new)
+    trio.a.send(Successor())
+    trio.until(lambda: new.of(m.Ready))
+    trio.a.send(Stay())
+    new.send(m.Ping())
+    for session in trio.link._sessions:
+        assert session.number == 1 or session.connection.dealer.poll(10_000)
+    trio.link.turn()
+    assert len(trio.link._sessions) == 2
+    trio.until_shared()
+
+
 def test_a_second_way_to_the_same_gateway_is_given_up(trio: Trio) -> None:
     """The successor never came, and the old gateway listens again."""
     trio.until_shared()
