@@ -43,14 +43,18 @@ class AccountTable:
         return f"<AccountTable epoch={self._words[1]} free={len(self._free)}>"
 
     def open(self, key: TaskKey) -> memoryview:
-        """Return a row for an attempt; if all are in use, one that only this process can read."""
+        """Return a row for an attempt; if all are in use, one that only this process can read.
+
+        Raises `ValueError` for a key that no gateway gives: beyond 64 bits with a sign.
+        """
         if not self._free:
             return spare_row()
-        index = self._free.popleft()
+        index = self._free[0]
         row = self._words[index * _WIDTH : (index + 1) * _WIDTH]
         row[0] = 0  # belongs to no attempt until the rest is written
         row[READ] = row[CACHED] = row[PREDICTED] = 0
         row[1], row[2], row[_INDEX] = key.id, key.attempt, index
+        self._free.popleft()
         row[0] = key.connection + 1
         return row
 

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from protocol.process.shared_memory import make_shared, open_shared
 from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountReader, AccountTable
 from protocol.wire.facts import Usage
@@ -34,6 +36,15 @@ def test_a_closed_row_is_told_until_all_others_were_used() -> None:
         n += 1
         table.close(table.open(TaskKey(1 + n)))
     assert n > 255  # slots of a worker
+
+
+def test_a_key_that_fits_into_no_row_takes_none() -> None:
+    table = AccountTable()
+    shown = repr(table)
+    for key in (TaskKey(2**64 - 1), TaskKey(1, 2**63)):
+        with pytest.raises(ValueError, match="format"):
+            table.open(key)
+    assert repr(table) == shown
 
 
 def test_what_finds_no_row_is_counted_for_itself() -> None:
