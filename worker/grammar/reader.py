@@ -242,9 +242,11 @@ def _integer(schema: Mapping[str, Any], path: str) -> n.Integer:
 
 def _bound(schema: Mapping[str, Any], key: str, path: str, rounded: Callable[[float], int]) -> int:
     value = schema[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, float) or not math.isfinite(value):
         raise _fail(path, f"{key} must be a number")
-    return value if isinstance(value, int) else rounded(value)
+    return rounded(value)
 
 
 def _fail(path: str, problem: str) -> SchemaError:

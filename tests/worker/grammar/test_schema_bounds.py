@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from tests.examples import examples
+from worker.grammar.json_schema.rulebook import RuleBook
 from worker.grammar.json_schema.schema import text_to_gbnf, to_gbnf
 
 Schema = dict[str, Any]
@@ -89,6 +90,7 @@ LARGE: dict[str, Schema] = {
     "many members": {"properties": {f"p{i}": {"type": "integer"} for i in range(3000)}},
     "many values": {"enum": list(range(5000))},
     "wide bounds": {"type": "integer", "minimum": -(10**30), "maximum": 10**30},
+    "bounds beyond a float": {"type": "integer", "minimum": -(10**400), "maximum": 10**400},
     "deep pattern": {"type": "string", "pattern": f"^{'(' * 90}a{')' * 90}$"},
     "names alike": {"properties": {f"p {'!' * i}": {} for i in range(300)}},
 }
@@ -97,6 +99,24 @@ LARGE: dict[str, Schema] = {
 @pytest.mark.parametrize("name", LARGE)
 def test_large_schemas_within_the_bounds_are_converted(name: str) -> None:
     assert "root ::= " in to_gbnf(LARGE[name])
+
+
+def test_references_whose_rules_have_one_name_are_named_in_linear_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """9,000 of them took ten seconds, in which no other thread of the worker ran for long."""
+    asked = list[str]()
+    has = RuleBook.__contains__
+
+    def counted(self: RuleBook, name: str) -> bool:
+        asked.append(name)
+        return has(self, name)
+
+    monkeypatch.setattr(RuleBook, "__contains__", counted)
+    names = [chr(0x4E00 + i) for i in range(500)]
+    refs = [{"$ref": f"#/$defs/{name}"} for name in names]
+    to_gbnf({"$defs": {name: {"type": "null"} for name in names}, "anyOf": refs})
+    assert 500 < len(asked) < 2500
 
 
 def test_a_schema_as_text_is_read_once_and_empty_is_any_object() -> None:

@@ -31,6 +31,8 @@ class Converter:
         self._refs: dict[str, str] = {}
         """Reference -> its rule, from the moment when that is begun."""
         self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """Name of a rule -> the next number for another reference of that name."""
 
     def visit(self, node: n.Node, name: str) -> str:
         """Add the rule of a node; the root's name is empty."""
@@ -89,10 +91,11 @@ class Converter:
     def _ref(self, ref: str) -> str:
         if ref not in self._refs:
             name = free = "ref" + rules.rule_name(ref.partition("#")[2])
-            number = 0
+            number = self._numbers.get(name, 0)
             while free in self._rules or free in self._taken:
                 free = f"{name}-{number}"
                 number += 1
+            self._numbers[name] = number
             self._taken.add(free)
             self._refs[ref] = free
             self._refs[ref] = self.visit(self._document.refs[ref], free)
