@@ -89,6 +89,10 @@ _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
 
+_TOOLS = "is not there: this server runs no tools, so /tools answers 403 (feature_disabled)"
+_AGENT = _TOOLS.replace("/tools answers", "/tools and /cors-proxy answer")
+_PROXY = "is not there: /cors-proxy answers 403 (feature_disabled)"
+
 WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("-cb --cont-batching", "is always on", harmless=("*",)),
     unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
@@ -97,6 +101,12 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("--log-append", "is how --log-file is written", harmless=("*",)),
     unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
     unused("--no-ui-mcp-proxy --no-webui-mcp-proxy", "is the normal state", harmless=("*",)),
+    unused("--tools", _TOOLS, 1),
+    unused("--tools-runtime", _TOOLS, 1),
+    unused("--mcp-servers-config", _TOOLS, 1),
+    unused("--mcp-servers-json", _TOOLS, 1),
+    unused("-ag --agent", _AGENT),
+    unused("--ui-mcp-proxy --webui-mcp-proxy", _PROXY),
     unused("--video-fps", _VIDEO, 1),
     unused("--video-timestamp-interval", _VIDEO, 1),
     unused("--video-ffmpeg-dir", _VIDEO, 1),
@@ -120,20 +130,9 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
 )
 """Options of a server that have no effect: each one that is given causes a warning."""
 
-_TOOLS = "is not there: this server runs no tools"
-
-REFUSED: tuple[Unused, ...] = tuple(
-    unused(flags, why, n_values, is_refused=True, harmless=harmless)
-    for flags, why, n_values, harmless in (
-        ("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, ()),
-        ("--tools", _TOOLS, 1, ()),
-        ("--tools-runtime", _TOOLS, 1, ()),
-        ("--mcp-servers-config", _TOOLS, 1, ()),
-        ("--mcp-servers-json", _TOOLS, 1, ()),
-        ("-ag --agent", _TOOLS, 0, ()),
-        ("--ui-mcp-proxy --webui-mcp-proxy", _TOOLS, 0, ()),
-    )
+REFUSED: tuple[Unused, ...] = (
+    unused("-dr --docker-repo", "is not there: use --model-url or --hf-repo", 1, is_refused=True),
 )
-"""Options that ask for something unsupported: the start ends with the reason."""
+"""Options without which another model would answer: the start ends with the reason."""
 
 UNUSED = (*FOREIGN, *WITHOUT_EFFECT, *REFUSED, *SPECULATION_UNUSED)

@@ -161,9 +161,11 @@ def test_help_leaves_out_groups_that_a_command_does_not_have() -> None:
     assert "--connect TEXT" in text and "--n-predict" in text and "--port" not in text
 
 
-def test_a_promise_that_cannot_be_kept_ends_the_start() -> None:
-    with pytest.raises(ConfigError, match="--tools is not there"):
-        arguments.warnings(given("--tools", "all").unused)
+def test_a_server_without_tools_starts_and_says_what_stays_disabled() -> None:
+    lines = arguments.warnings(given("--tools", "all", "--agent", "--webui-mcp-proxy").unused)
+    assert [line.partition(" ")[0] for line in lines] == ["--tools", "--agent", "--webui-mcp-proxy"]
+    assert all("403 (feature_disabled)" in line for line in lines)
+    assert "/tools" in lines[0] and "/cors-proxy" in lines[1] and "/cors-proxy" in lines[2]
     assert arguments.warnings(given("--no-agent", "--no-ui-mcp-proxy").unused) == []
 
 
