@@ -18,6 +18,7 @@ from worker.files.model_file import paths_of
 _USUAL = ("Q4_K_M", "Q8_0")
 """Quantizations to choose if none is named, by preference."""
 _PRESET = "preset.ini"
+_SERVES_PRESETS = f", but a {_PRESET}: its models are served by `llamapool serve -hf` alone"
 _BITS = re.compile(r"[-._](?:[A-Z]*?)(\d+)(?:_\w+)?\.gguf$", re.IGNORECASE)
 
 
@@ -49,7 +50,8 @@ class Repository:
         try:
             return file or pick_file(self._names(), self._quant)
         except ValueError as error:
-            raise self._fault(error) from error
+            more = _SERVES_PRESETS if _PRESET in self._names() else ""
+            raise self._fault(f"{error}{more}") from error
 
     def name_of_projector(self, model: str) -> str:
         """Return the projector that belongs to a model; "" if there is none."""

@@ -12,6 +12,7 @@ import pytest
 from protocol.errors import ConfigError
 from worker.models.download import BEGIN_S, download
 
+INI = "preset.ini"
 NAMES = ["README.md", "m-F16.gguf", "mmproj-m.gguf"]
 
 
@@ -68,6 +69,13 @@ def test_what_is_not_in_the_repository_fails_before_it_begins(
     put_hub(monkeypatch, None)
     with pytest.raises(ConfigError, match="no GGUF file of Q2_K"):
         said("u/m:Q2_K")
+
+
+def test_a_repository_of_presets_says_how_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_hub(monkeypatch, None)
+    monkeypatch.setattr(sys.modules["huggingface_hub"], "list_repo_files", lambda *_, **__: [INI])
+    with pytest.raises(ConfigError, match=r"no GGUF file in it, but a preset.ini: .* serve -hf"):
+        said("u/presets")
 
 
 def test_a_hub_that_does_not_answer_is_given_up_before_it_begins(
