@@ -53,7 +53,9 @@ RULES: dict[str, set[str]] = {
     # Nothing else may import what only the extra `otel` brings.
     "gateway/tracing": {"protocol", "gateway", "starlette", "opentelemetry"},
     "gateway/api/fields": {"protocol", "orjson", "gateway.api.fields"},
-    "gateway/api/results": {"protocol", "orjson", "gateway.api.results", "gateway.api.reply"},
+    "gateway/api/results": {
+        *("protocol", "orjson", "gateway.api.results", "gateway.api.reply", "gateway.api.sse"),
+    },
     **{f"gateway/api/{name}": DIALECT | {f"gateway.api.{name}"} for name in DIALECTS},
     "gateway/api/openai/responses": DIALECT | {"gateway.api.openai.responses"},
     "gateway/api/chat_request.py": DIALECT,

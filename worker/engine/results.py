@@ -260,6 +260,8 @@ class SampleProcessor:
             truncated=generation.truncated,
             has_new_line=generation.has_new_line,
             prompt=run.task.text,
+            grammar=run.task.params.grammar if run.task.text else "",
+            generation_prompt=run.task.params.generation_prompt if run.task.text else "",
             n_prompt=len(run.task.prompt),
             n_cached=run.reported_cached,
             n_predicted=generation.n_predicted,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from protocol.wire.messages import Delta, Done, Envelope, FrameItem, TaskKey, Terminal
 from worker.link.gateways.sessions import Sessions
 from worker.output.continued import AnswerParser
+from worker.output.recorded import RecordedAnswer
 
 ParserFault = Callable[[TaskKey, Exception], Envelope]
 """Ends a task whose text its parser cannot read; returns its terminal message."""
@@ -116,6 +117,9 @@ class RunningTasks:
         if not isinstance(payload, Terminal):
             return [envelope]
         parser = self._parsers.pop(key)
+        if isinstance(parser, RecordedAnswer) and isinstance(payload, Done):
+            payload = replace(payload, raw=parser.text)
+            envelope = Envelope(key, payload)
         parsed = parser.finish() if parser is not None and isinstance(payload, Done) else None
         if not parsed:
             return [envelope]

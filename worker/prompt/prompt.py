@@ -28,6 +28,7 @@ from worker.engine.begun import open_sampler, resume_task
 from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser, Expected
 from worker.output.continued import AnswerParser, ContinuedAnswer
+from worker.output.recorded import RecordedAnswer
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
@@ -103,6 +104,8 @@ class PromptReader:
             task = resume_task(task, message.begun, self._backend.vocabulary)
             if task.begun is not None and message.begun.tokens:
                 parser = ContinuedAnswer(chat, message.begun, task.begun.text)
+        if parser is not None and message.returns_prompt and not task.params.stream:
+            parser = RecordedAnswer(parser, task.begun.text if task.begun is not None else "")
         return Prepared(replace(task, sampler=open_sampler(self._backend, task)), parser)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:

@@ -8,8 +8,8 @@ from gateway.api.fields.options import read_ping_interval
 from gateway.api.fields.params import read_params
 from gateway.api.fields.prompt import Prompt, check_infill, mixed
 from gateway.api.fields.structured import read_json_schema
-from gateway.api.llamacpp.results import CompletionReply
 from gateway.api.reply import RequestPlan, fan_out
+from gateway.api.results.completion_reply import CompletionReply
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard

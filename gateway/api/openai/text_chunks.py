@@ -1,6 +1,6 @@
 """The answers of /v1/completions: stream chunks and the object in one piece."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import orjson
@@ -10,6 +10,7 @@ from gateway.api.openai.usage import legacy_log_probs, usage, whole_answer
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from gateway.api.results.answer import FINISH_REASONS, Identity, identity
 from gateway.api.results.completion import completion
+from gateway.api.results.completion_reply import CompletionReply
 from gateway.api.results.figures import progress_fields, timings, total
 from gateway.api.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
@@ -36,6 +37,7 @@ class TextReply:
         self._card = card
         self._params = params
         self._options = options
+        self._native = CompletionReply(card, params)
         self._echoes = echoes
         self._unsaid = list(echoes)
         self._identity = identity(card)
@@ -44,12 +46,15 @@ class TextReply:
         self._dones: dict[int, Done] = {}
 
     def started(self, index: int, message: Started) -> None:
-        """Do nothing: these chunks name no slot."""
+        """Note what only `__verbose` says of it: these chunks name no slot."""
+        if self._options.verbose:
+            self._native.started(index, message)
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return an empty chunk with `prompt_progress`."""
         told = orjson.dumps(progress_fields(message, self._params[index]))
-        return self._chunk(index, b'""', extra=b"," + told[1:-1])
+        extra = b"," + told[1:-1] + self._verbose(self._native.progress, index, message)
+        return self._chunk(index, b'""', extra=extra)
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the added text; a delta with neither text nor probabilities has no frame."""
@@ -59,10 +64,17 @@ class TextReply:
         extra = b""
         if message.timings is not None:
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
+        extra += self._verbose(self._native.delta, index, message)
         probs = b"null"
         if self._options.n_top >= 0 and (message.probs or message.prompt):
             probs = self._log_probs(index, message.probs, message.prompt)
         return self._chunk(index, orjson.dumps(said), probs, extra)
+
+    def _verbose(self, write: Callable[[int, Any], bytes], index: int, message: Any) -> bytes:
+        """Return `__verbose` with llama-server's own chunk for a message, if it is wanted."""
+        if not self._options.verbose:
+            return b""
+        return b',"__verbose":' + write(index, message).removeprefix(b"data: ").rstrip()
 
     def _say_echo(self, index: int, prompt: tuple[TokenProb, ...] = ()) -> str:
         echo, self._unsaid[index] = self._unsaid[index], None
@@ -94,10 +106,7 @@ class TextReply:
         if not self._options.include_usage:
             counted = b',"usage":' + orjson.dumps(usage([message], 1))
             extra = b',"timings":' + orjson.dumps(timings(message.timings))
-        if self._options.verbose:
-            outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
-            native = completion(self._card, self._params[index], index, outcome)
-            extra += b',"__verbose":' + orjson.dumps(native)
+        extra += self._verbose(self._native.done, index, message)
         text = orjson.dumps(self._say_echo(index))
         head = b'data: {"choices":[{"text":%b,"index":%d,"logprobs":null,' % (text, index)
         reason = b'"finish_reason":"%b"}]' % reason

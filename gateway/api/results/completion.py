@@ -12,7 +12,7 @@ from gateway.api.reply import TaskOutcome
 from gateway.api.results.figures import completion_probabilities, timings
 from gateway.api.results.settings import legacy_settings, settings
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Finish
+from protocol.wire.messages import Done, Finish
 from protocol.wire.sampling import SamplingParams
 
 
@@ -21,15 +21,10 @@ def completion(
 ) -> dict[str, Any]:
     """Return the object of one choice."""
     done = outcome.done
-    params = replace(
-        params,
-        logit_bias=done.biases,
-        stop=done.stops or params.stop,
-        backend_sampling=done.backend_sampling,
-    )
+    params = _in_force(params, done)
     result = {
         "index": index,
-        "content": outcome.text,
+        "content": done.raw or outcome.text,
         "tokens": outcome.tokens if params.return_tokens else (),
         "id_slot": done.slot,
         "slot_id": done.slot,
@@ -55,6 +50,18 @@ def completion(
             outcome.probs, post=params.post_sampling_probs, n_top=params.n_probs
         )
     return project(result, params.response_fields) if params.response_fields else result
+
+
+def _in_force(params: SamplingParams, done: Done) -> SamplingParams:
+    """Return the parameters with what the worker made of them."""
+    return replace(
+        params,
+        logit_bias=done.biases,
+        stop=done.stops or params.stop,
+        backend_sampling=done.backend_sampling,
+        grammar=done.grammar or params.grammar,
+        generation_prompt=done.generation_prompt or params.generation_prompt,
+    )
 
 
 _STOP_TYPES: Mapping[Finish, str] = {

@@ -104,6 +104,12 @@ class Done(Terminal):
     has_new_line: bool = False
     prompt: str = ""
     """The prompt as processed, special tokens written out."""
+    grammar: str = ""
+    """The grammar of the answer, where there is a `prompt`."""
+    generation_prompt: str = ""
+    """The end of a chat's prompt that asks for an answer, where there is a `prompt`."""
+    raw: str = ""
+    """A chat's answer before it was parsed, where `returns_prompt` asks for it."""
     n_prompt: int = 0
     n_cached: int = 0
     n_predicted: int = 0

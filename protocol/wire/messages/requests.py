@@ -78,7 +78,8 @@ class Generate(ClientTask):
     echo: bool = False
     """The first delta has the prompt's own tokens, with `n_probs` also their probabilities."""
     returns_prompt: bool = False
-    """`Done` has the text to which a chat was rendered; that of a `prompt` it always has."""
+    """`Done` has the text to which a chat was rendered (that of a `prompt` it always has), and the
+    text of an answer that is not streamed before it was parsed."""
     begun: Begun | None = None
     """The beginning of an answer that is continued; None: a new answer."""
 

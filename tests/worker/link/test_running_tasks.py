@@ -21,6 +21,7 @@ from worker.engine.fake.backend import FakeBackend
 from worker.link.outbound import RunningTasks
 from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
+from worker.output.recorded import RecordedAnswer
 from worker.prompt.prompt import parser_of, shown_tokens
 
 DONE = Envelope(TaskKey(1), Done(finish=Finish.EOS, n_predicted=9))
@@ -76,6 +77,15 @@ def test_what_was_held_back_goes_out_before_the_end() -> None:
     assert rest == Envelope(TaskKey(1), Delta(text="<tool_", n_predicted=9))
     assert end == DONE
     assert said(found, [delta("b")]) == [] and TaskKey(1) not in found
+
+
+def test_an_answer_that_is_recorded_is_told_as_it_was_written() -> None:
+    found = answers()
+    parser = parser_of(expect("hermes"), is_whole=True)
+    assert parser is not None
+    found.add(TaskKey(1), RecordedAnswer(parser, "begun "))
+    *_, end = map(payload_of, said(found, [delta(HERMES), delta(" <tool_"), DONE]))
+    assert isinstance(end, Done) and end.raw == f"begun {HERMES} <tool_"
 
 
 def test_a_failed_task_says_nothing_more() -> None:

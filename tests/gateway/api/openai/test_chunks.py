@@ -1,6 +1,7 @@
 """OpenAI's answers: chunks, objects, usage, log probabilities."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -10,7 +11,7 @@ from gateway.api.openai.chunks import ChatReply
 from gateway.api.openai.text_chunks import TextReply
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.wire.facts import Timings
-from protocol.wire.messages import Delta, Finish, Progress
+from protocol.wire.messages import Delta, Finish, Progress, Started
 from tests.gateway.cards import CARD, PROB, done, params
 
 CHUNK_KEYS = ["choices", "created", "id", "model", "system_fingerprint", "object"]
@@ -147,7 +148,11 @@ def test_logprobs_are_in_the_choice_only_when_asked_for() -> None:
 
 def test_verbose_adds_the_native_object() -> None:
     verbose = ResponseOptions(n_top=-1, verbose=True)
-    assert _chat(verbose).result([_outcome()])["__verbose"]["tokens_cached"] == 5
+    said = replace(_outcome(), done=done(grammar="G", generation_prompt="P", raw="<think>"))
+    native = _chat(verbose).result([said])["__verbose"]
+    settings = native["generation_settings"]
+    assert (native["content"], native["tokens_cached"]) == ("<think>", 5)
+    assert (settings["grammar"], settings["generation_prompt"]) == ("G", "P")
     end = _frames(_chat(verbose).done(0, done()))[-1]
     assert end["__verbose"]["stop"] is True
 
@@ -214,8 +219,14 @@ def test_text_progress_and_timings_ride_along() -> None:
 
 def test_verbose_text_adds_the_native_object() -> None:
     verbose = ResponseOptions(n_top=1, verbose=True)
-    (end,) = _frames(_text(verbose).done(0, done()))
+    reply = _text(verbose)
+    reply.started(0, Started(slot=1, n_prompt=7))
+    (chunk,) = _frames(reply.delta(0, _delta("é", tokens=(5,), n_predicted=1)))
+    native = {"index": 0, "content": "é", "tokens": [5], "stop": False, "tokens_evaluated": 7}
+    assert native.items() <= chunk["__verbose"].items()
+    (end,) = _frames(reply.done(0, done()))
     assert end["__verbose"]["id_slot"] == 1
+    assert "__verbose" not in _frames(_text().delta(0, _delta()))[0]
     result = _text(verbose).result([_outcome(probs=(PROB,))])
     assert result["__verbose"]["tokens_cached"] == 5
     assert result["choices"][0]["logprobs"]["tokens"] == [" a"]

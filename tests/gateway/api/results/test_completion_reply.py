@@ -7,9 +7,9 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.api.llamacpp.results import CompletionReply
 from gateway.api.reply import TaskOutcome
 from gateway.api.results.completion import completion, project
+from gateway.api.results.completion_reply import CompletionReply
 from gateway.api.results.figures import timings, total
 from protocol.wire.facts import Timings
 from protocol.wire.messages import Delta, Done, Finish, Progress, Started
