@@ -47,7 +47,6 @@ REFUSED_FIELDS: Mapping[str, Refusal] = {
     "web_search_options": ("web search is not supported yet", other_than()),
     "chat_template": ("a template in the request is not supported yet", _not_empty),
     "chat_parser": ("choosing the chat parser is not supported yet", _not_empty),
-    "parse_tool_calls": ("choosing the chat parser is not supported yet", other_than(True)),
     **dict.fromkeys((*_CONSTRAINTS, "structured_outputs"), (_CONSTRAINED, _not_empty)),
 }
 """The fields that endpoints refuse, unless they read them or have a row of their own."""

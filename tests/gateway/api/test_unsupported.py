@@ -39,7 +39,7 @@ def test_vllms_constraints_name_what_to_say_instead(field: str) -> None:
     [
         *("metadata", "store", "service_tier", "safety_identifier"),
         *("prompt_cache_retention", "prompt_cache_options", "n_cache_reuse", "prediction"),
-        *("verbosity", "audio", "suffix", "tokenize", "unheard_of"),
+        *("parse_tool_calls", "verbosity", "audio", "suffix", "tokenize", "unheard_of"),
     ],
 )
 def test_harmless_and_unknown_fields_pass(field: str) -> None:
@@ -51,4 +51,4 @@ def test_every_endpoint_has_methods() -> None:
 
 
 def test_the_default_may_be_said() -> None:
-    refuse_unsupported({"parse_tool_calls": True, "modalities": ["text"], "function_call": "auto"})
+    refuse_unsupported({"modalities": ["text"], "function_call": "auto"})
