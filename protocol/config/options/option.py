@@ -156,6 +156,8 @@ class Unused:
 
     def is_harmless(self, text: str) -> bool:
         """Return whether this use of the option is neither refused nor warned about."""
+        if not self.n_values and text.lower() in ("0", "false", "off", "disabled"):
+            return True  # a variable, or a key of a preset
         return "*" in self.harmless or text in self.harmless
 
 

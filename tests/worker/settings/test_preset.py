@@ -47,6 +47,12 @@ def test_keys_are_the_options_of_the_command_line(
     assert read_preset({key: text}, place="p").settings == expected
 
 
+@pytest.mark.parametrize("key", ["agent", "ui-mcp-proxy", "LLAMA_ARG_AGENT", "dump-kv-cache"])
+def test_what_has_no_effect_and_is_off_says_nothing(key: str) -> None:
+    assert read_preset({key: "false"}, place="p").warnings == ()
+    assert len(read_preset({key: "true"}, place="p").warnings) == 1
+
+
 def test_what_only_presets_have_is_read() -> None:
     keys = {"load-on-startup": "true", "stop-timeout": "3", "dedup-cache-models": "1"}
     preset = read_preset(keys, place="p")
@@ -62,7 +68,7 @@ def test_what_only_presets_have_is_read() -> None:
         ("stop-timeout", "soon", "stop-timeout: must be a number of seconds"),
         ("load-on-startup", "yeah", "load-on-startup: must be one of"),
         ("cors-origins", "localhost", "cors-origins: belongs to the whole server"),
-        ("tools", "all", "tools: is not there"),
+        ("docker-repo", "gemma3", "docker-repo: is not there"),
     ],
 )
 def test_mistakes_name_place_and_key(key: str, text: str, words: str) -> None:
