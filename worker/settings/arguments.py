@@ -64,6 +64,11 @@ class Given:
         return {field: value for field, (value, _) in self.settings.items()}
 
     @property
+    def wants_tools(self) -> bool:
+        """Return whether an option asks for tools."""
+        return any(row.wants_tools and not row.is_harmless(text) for row, _, text in self.unused)
+
+    @property
     def on_command_line(self) -> dict[str, Any]:
         """Return the changes that come from flags alone."""
         items = self.settings.items()

@@ -10,6 +10,8 @@ from worker.settings.arguments import Given
 from worker.settings.host_config import host_settings
 from worker.settings.resolve import anchored
 
+_ANY_ORIGIN = configs.GatewayConfig().cors_origins
+
 
 def read_pool_config(path: Path | None, overrides: Given) -> PoolConfig:
     """Read the file, or the host's settings without one; `overrides` take precedence.
@@ -21,7 +23,10 @@ def read_pool_config(path: Path | None, overrides: Given) -> PoolConfig:
         config = anchored(configs.load(path), path.absolute().parent)
     else:
         config = options.apply(PoolConfig(), host_settings(os.environ))
-    return anchored(options.apply(config, overrides.changes), _working_directory())
+    changes = overrides.changes
+    if overrides.wants_tools and config.gateway.cors_origins == _ANY_ORIGIN:
+        changes = {"gateway.cors_origins": ("localhost",), **changes}
+    return anchored(options.apply(config, changes), _working_directory())
 
 
 def _working_directory() -> Path:

@@ -151,6 +151,8 @@ class Unused:
     """It belongs to another program; one warning lists all such options that were given."""
     is_refused: bool = False
     """It asks for something unsupported: the start ends with `why`."""
+    wants_tools: bool = False
+    """It asks for tools: as in llama-server, only pages of this host may read answers then."""
     harmless: tuple[str, ...] = ()
     """Texts that ask for nothing: neither refused nor warned about. `*` is any."""
 

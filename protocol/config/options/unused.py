@@ -90,7 +90,8 @@ _CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
 
-_TOOLS = "is not there: this server runs no tools, so /tools answers 403 (feature_disabled)"
+_RUNTIME = "is not there: this server runs no tools, so /tools answers 403 (feature_disabled)"
+_TOOLS = f"{_RUNTIME}; --cors-origins is localhost unless given"
 _AGENT = _TOOLS.replace("/tools answers", "/tools and /cors-proxy answer")
 _PROXY = "is not there: /cors-proxy answers 403 (feature_disabled)"
 
@@ -103,11 +104,11 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("--server", "is what this command is (llamafile's option)", harmless=("*",)),
     unused("--no-agent -no-ag", "is the normal state", env="NO_AGENT", harmless=("*",)),
     unused("--no-ui-mcp-proxy --no-webui-mcp-proxy", "is the normal state", harmless=("*",)),
-    unused("--tools", _TOOLS, 1),
-    unused("--tools-runtime", _TOOLS, 1),
-    unused("--mcp-servers-config", _TOOLS, 1),
-    unused("--mcp-servers-json", _TOOLS, 1),
-    unused("-ag --agent", _AGENT),
+    unused("--tools", _TOOLS, 1, wants_tools=True),
+    unused("--tools-runtime", _RUNTIME, 1),
+    unused("--mcp-servers-config", _TOOLS, 1, wants_tools=True),
+    unused("--mcp-servers-json", _TOOLS, 1, wants_tools=True),
+    unused("-ag --agent", _AGENT, wants_tools=True),
     unused("--ui-mcp-proxy --webui-mcp-proxy", _PROXY),
     unused("--video-fps", _VIDEO, 1),
     unused("--video-timestamp-interval", _VIDEO, 1),

@@ -1,0 +1,38 @@
+"""The configuration of a command, where options change it by what they ask for."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from worker import cli
+
+LOCAL, ANY = 'cors_origins = ["localhost"]', 'cors_origins = ["*"]'
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--tools all", LOCAL),
+        ("-ag", LOCAL),
+        ("--mcp-servers-json {}", LOCAL),
+        ("--tools all --cors-origins *", ANY),
+        ("--tools all --cors-origins https://a.example", 'cors_origins = ["https://a.example"]'),
+        ("--ui-mcp-proxy --tools-runtime docker:x", ANY),
+    ],
+)
+def test_who_asks_for_tools_lets_only_local_pages_read_answers(words: str, expected: str) -> None:
+    args = ["config", "show", *words.split()]
+    assert expected in CliRunner().invoke(cli.main, args).stdout.splitlines()
+
+
+def test_a_file_and_a_variable_that_is_off_are_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_ARG_AGENT", "0")
+    args = ["config", "show"]
+    assert ANY in CliRunner().invoke(cli.main, args).stdout
+    file = tmp_path / "pool.toml"
+    file.write_text('[gateway]\ncors_origins = ["https://b.example"]\n')
+    args += ["--config", str(file), "--agent"]
+    assert "https://b.example" in CliRunner().invoke(cli.main, args).stdout
