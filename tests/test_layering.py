@@ -17,7 +17,7 @@ OURS = {"gateway", "protocol", "worker"}
 STDLIB = frozenset(sys.stdlib_module_names)
 ENGINE = {
     "protocol.wire.accounts",
-    "protocol.wire.begun",
+    "protocol.wire.partial_answer",
     "protocol.wire.cached",
     "protocol.wire.messages",
     "protocol.wire.facts",
@@ -28,7 +28,7 @@ ENGINE = {
 TEXT = {"worker.output.generation", "worker.output.response_buffer"}
 """Where an answer ends: the engine decides that, and knows nothing of what an answer means."""
 OUTPUT = {
-    "protocol.wire.begun",
+    "protocol.wire.partial_answer",
     "protocol.wire.messages",
     "protocol.wire.facts",
     "protocol.wire.sampling",

@@ -142,8 +142,8 @@ def longest_prompt(request: TaskMessage) -> int:
     """Return a number of tokens that the prompt of a request cannot exceed."""
     n_tokens, parts = MAX_ADDED, list[Any]()
     match request:
-        case Generate(prompt=prompt, chat=chat, infill=infill, media=media, begun=begun):
-            parts += [prompt, begun.tokens if begun is not None else ()]
+        case Generate(prompt=prompt, chat=chat, infill=infill, media=media, partial_answer=partial):
+            parts += [prompt, partial.tokens if partial is not None else ()]
             if chat is not None:
                 parts += [chat.messages, chat.tools, chat.kwargs]
             if infill is not None:

@@ -43,7 +43,7 @@ Taker = Callable[[Sequence[Delta]], Write | None]
 
 @dataclass(frozen=True, slots=True)
 class Resumed(TaskMessage):
-    """Never travels: another worker has begun to go on with the answer."""
+    """Never travels: another worker continues the answer."""
 
 
 class DeltaOffers:
@@ -220,10 +220,10 @@ class TaskStream:
                 "n_predicted": self.answer.n_predicted,
             },
         )
-        begun = self.answer.begun(pauses=task.is_paused)
-        if begun is None or not isinstance(self.request, Generate):
+        partial = self.answer.partial(pause_after_prefill=task.is_paused)
+        if partial is None or not isinstance(self.request, Generate):
             return self.request
-        return replace(self.request, begun=begun)
+        return replace(self.request, partial_answer=partial)
 
     def push_delta(self, delta: Delta, now: float) -> None:
         """Add what one step gave; the hot path, called for every token of the pool."""

@@ -138,7 +138,7 @@ class Task:
     __slots__ = (
         *("spec", "task_id", "state", "submitted_at", "waits_since"),
         *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
-        *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_begun"),
+        *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_resumed"),
         *("expected_s", "is_read", "n_deltas", "answer", "is_shown", "is_paused", "is_ready"),
         *("risk_since",),
         *("waited_s", "cancelled_at"),
@@ -224,7 +224,7 @@ class Task:
         """Tokens that should have been cached, by the index alone."""
         self.n_unread: float | None = None
         """Prompt tokens that the worker must compute; None unless they are pending there."""
-        self.n_begun = 0
+        self.n_resumed = 0
         """Tokens of the answer that the worker was given to continue."""
         self.expected_s = 0.0
         """Predicted time from the assignment to the first delta; 0 is unknown."""
@@ -294,9 +294,9 @@ class Task:
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
         self.route, self.assigned_at = route, now
         self.risk_since = now
-        self.n_begun = len(self.answer.tokens)
+        self.n_resumed = len(self.answer.tokens)
         self.is_paused = self.is_proven
-        self.attempts.append(Attempt(name, route, now, n_before=self.n_begun))
+        self.attempts.append(Attempt(name, route, now, n_before=self.n_resumed))
         self.n_open += 1
 
     def start(self, message: Started, now: float) -> None:
@@ -307,8 +307,8 @@ class Task:
         self.attempts[-1].start(message, now)
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
         self.answer.start(message)
-        if self.n_begun:
-            self.n_begun = max(0, message.n_reread - message.n_prompt + message.n_cached)
+        if self.n_resumed:
+            self.n_resumed = max(0, message.n_reread - message.n_prompt + message.n_cached)
         if self.slot < 0:
             self.slot = message.slot
 

@@ -312,7 +312,7 @@ class WorkerInbox:
             slot = self._dispatcher.slots.global_id(peer.name, message.slot)
             message = dataclasses.replace(message, slot=slot)
             self._metrics.reused(task.spec.model, expected=task.n_expected, found=task.n_cached)
-            if task.n_begun:
+            if task.n_resumed:
                 self._metrics.read_again(task.spec.model, message.n_reread)
         # From a second worker the client gets only the rest of the answer.
         if answer.told_attempt in (-1, lease.attempt):

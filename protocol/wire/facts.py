@@ -171,7 +171,7 @@ class Usage:
     n_cached: int = 0
     """Tokens that were found in the cache instead."""
     n_predicted: int = 0
-    """Tokens that were generated, without those of a worker before (`Begun`)."""
+    """Tokens that were generated, without those of a worker before (`PartialAnswer`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode
 from protocol.wire import facts, side_tasks
 from protocol.wire import messages as m
-from protocol.wire.begun import Begun
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
 from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
@@ -70,15 +70,17 @@ class _Job:
         if not self.words:
             self.finish = m.Finish.NONE
 
-    def go_on(self, begun: Begun, out: list[m.FrameItem]) -> None:
+    def go_on(self, partial: PartialAnswer, out: list[m.FrameItem]) -> None:
         """Take what another worker has said for said; say what it has left out of its tokens."""
-        self.n_predicted = n = len(begun.tokens)
+        self.n_predicted = n = len(partial.tokens)
         if self.script is not None:
             del self.script[:n]
             return
         words = [self.words[i % len(self.words)] for i in range(n)]
-        assert begun.tokens == tuple(map(token_of, words)), "these are not the tokens of the answer"
-        rest = "".join(words)[begun.n_text :]
+        assert partial.tokens == tuple(map(token_of, words)), (
+            "these are not the tokens of the answer"
+        )
+        rest = "".join(words)[partial.n_text :]
         if rest:
             out.append(self.said(m.Delta(text=rest, n_predicted=n)))
         if n:
@@ -281,16 +283,16 @@ class FakeEngine:
             n_cached = min(self.n_cached, n_prompt)
             self.held.put(job.envelope.task.id, BlockChain(job.task.chain, n_prompt))
             out += self.held.take()
-            begun = job.task.begun or Begun()
-            n_reread = n_prompt + len(begun.tokens) - n_cached if begun.tokens else 0
+            partial = job.task.partial_answer or PartialAnswer()
+            n_reread = n_prompt + len(partial.tokens) - n_cached if partial.tokens else 0
             started = m.Started(
                 slot=job.slot, n_prompt=n_prompt, n_cached=n_cached, seed=7, n_reread=n_reread
             )
             out.append(job.said(started))
-            job.go_on(begun, out)
+            job.go_on(partial, out)
 
     def _advance(self, job: _Job, out: list[m.FrameItem]) -> None:
-        is_echoed = job.task.begun is not None and job.task.begun.echoed
+        is_echoed = job.task.partial_answer is not None and job.task.partial_answer.echoed
         if job.task.echo and not job.n_predicted and not is_echoed:
             n_probs = job.task.params.n_probs
             out.append(job.said(m.Delta(prompt=echoed(job.words, n_probs))))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from protocol.wire.begun import Begun
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import (
     Delta,
@@ -17,6 +16,7 @@ from protocol.wire.messages import (
     Started,
     TaskKey,
 )
+from protocol.wire.partial_answer import PartialAnswer
 from tests.envelopes import payload_of
 from worker.engine.task import EngineTask
 from worker.link.outbound import RunningTasks
@@ -55,10 +55,10 @@ class Told:
             known[:] = [known[0] + call.id, known[1] + call.name, known[2] + call.arguments]
 
     @property
-    def begun(self) -> Begun:
+    def partial(self) -> PartialAnswer:
         """What another worker needs to go on."""
         assert self.started is not None
-        return Begun(
+        return PartialAnswer(
             tokens=tuple(self.tokens),
             n_text=len(self.text),
             n_reasoning=len(self.reasoning),
@@ -121,8 +121,8 @@ class Asker:
         told = Told(started=first.started)
         for delta in deltas:
             told.add(delta)
-        begun = replace(told.begun, pauses=pauses)
-        for delta in self.deltas(replace(message, begun=begun), told):
+        partial = replace(told.partial, pause_after_prefill=pauses)
+        for delta in self.deltas(replace(message, partial_answer=partial), told):
             told.add(delta)
         return told
 

@@ -82,9 +82,9 @@ class SampleProcessor:
             self._next(slot, index)
 
     def resume(self, slot: Slot) -> None:
-        """Continue a task that had begun once all its tokens are in the cache."""
+        """Continue a resumed task once all its tokens are in the cache."""
         run = slot.active
-        if run.is_resumed and slot.n_prompt_left == 0 and not run.pauses:
+        if run.is_resumed and slot.n_prompt_left == 0 and not run.pause_after_prefill:
             slot.move(SlotState.DECODE)
             run.restore_times()
 
@@ -168,12 +168,12 @@ class SampleProcessor:
 
     def end_of(self, slot: Slot, task: EngineTask) -> Finish | None:
         """Return why an answer that another worker began is over already; None if it is not."""
-        if task.begun is None or not task.n_begun:
+        if task.resumed is None or not task.n_resumed:
             return None
-        generation = task.begun.generation
+        generation = task.resumed.generation
         generation.truncated |= self._shifts and len(task.reading) >= slot.n_ctx
-        n_tokens = len(task.prompt) + task.n_begun
-        if generation.finish is None and self._is_full(slot, task, n_tokens, task.n_begun - 1):
+        n_tokens = len(task.prompt) + task.n_resumed
+        if generation.finish is None and self._is_full(slot, task, n_tokens, task.n_resumed - 1):
             generation.truncated = True
             return Finish.LIMIT
         return generation.finish
@@ -193,7 +193,7 @@ class SampleProcessor:
     def progress(self, slot: Slot) -> None:
         """Report how far a prompt is read, if the task asked for that."""
         run = slot.active
-        if not run.task.params.return_progress or run.task.n_begun:
+        if not run.task.params.return_progress or run.task.n_resumed:
             return
         # 0 before anything was computed, as in llama-server.
         elapsed_s = time.perf_counter() - run.started_s if len(slot.tokens) > run.n_cached else 0.0
@@ -219,7 +219,7 @@ class SampleProcessor:
             return
         tokens = (sampled.token,) if sampled else ()
         probs = (sampled.prob,) if sampled and sampled.prob else ()
-        if run.response is not None and run.generation.n_predicted > run.task.n_begun + 1:
+        if run.response is not None and run.generation.n_predicted > run.task.n_resumed + 1:
             now_s = run.last_token_s
             run.response.add(text, tokens, probs, now_s)
             if run.response.is_due(now_s):

@@ -69,8 +69,8 @@ class SlotTask:
     """What it has cost so far (`protocol.wire.accounts`): tokens of `reading` that were computed,
     all that were computed twice included, those that were found in the cache, and new tokens."""
     n_recovered: int = 0
-    """Tokens of `reading` that a task which had begun found in the cache when it continued."""
-    pauses: bool = False
+    """Tokens of `reading` that a continued task found in the cache when it continued."""
+    pause_after_prefill: bool = False
     """Nothing beyond `reading` is computed until the gateway sends `Proceed`."""
     is_preempted: bool = False
     """The task gave its cells to others and continues when they fit again."""
@@ -84,27 +84,27 @@ class SlotTask:
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
         """Begin a task; `n_cached` tokens of its prompt are in the slot."""
-        if task.begun is None:
+        if task.resumed is None:
             generation = TextGeneration.start(task.params)
             generation.truncated = task.truncated
         else:
-            generation = task.begun.generation
+            generation = task.resumed.generation
         run = cls(task, sampler, generation, time.perf_counter(), n_cached, order=order)
         run.response = ResponseBuffer() if task.is_whole else None
-        if task.begun is not None and task.begun.sent.tokens:
-            run.pending = task.begun.sent.tokens[-1]
+        if task.resumed is not None and task.resumed.partial.tokens:
+            run.pending = task.resumed.partial.tokens[-1]
             run.n_cached, run.n_recovered = 0, n_cached
-            run.pauses = task.begun.sent.pauses
+            run.pause_after_prefill = task.resumed.partial.pause_after_prefill
         return run
 
     def restore_times(self) -> None:
         """Note that all tokens are in the cache again: times go on where another worker stopped."""
-        begun = self.task.begun
-        if begun is None or self.first_token_s:
+        resumed = self.task.resumed
+        if resumed is None or self.first_token_s:
             return
         self.last_token_s = time.perf_counter()
-        self.first_token_s = self.last_token_s - begun.sent.predicted_ms / 1e3
-        self.started_s = self.first_token_s - begun.sent.prompt_ms / 1e3
+        self.first_token_s = self.last_token_s - resumed.partial.predicted_ms / 1e3
+        self.started_s = self.first_token_s - resumed.partial.prompt_ms / 1e3
 
     @property
     def usage(self) -> Usage:
@@ -114,8 +114,12 @@ class SlotTask:
     @property
     def reported_cached(self) -> int:
         """Cached tokens of the prompt, as reported to the client."""
-        begun = self.task.begun
-        return self.n_cached if begun is None else min(begun.sent.n_cached, len(self.task.prompt))
+        resumed = self.task.resumed
+        return (
+            self.n_cached
+            if resumed is None
+            else min(resumed.partial.n_cached, len(self.task.prompt))
+        )
 
     @property
     def n_to_read(self) -> int:
@@ -181,7 +185,7 @@ class Slot:
         """Take a task."""
         self.move(SlotState.PREFILL)
         self.run = run
-        run.reading = run.task.prompt if run.task.begun is None else list(run.task.reading)
+        run.reading = run.task.prompt if run.task.resumed is None else list(run.task.reading)
         on_device = run.sampler.backend_sampling
         self.last_params = replace(run.task.params, backend_sampling=on_device)
         self.connection = run.task.key.connection
@@ -258,7 +262,7 @@ class Slot:
     def is_paused(self) -> bool:
         """Whether all is read and the gateway's `Proceed` is awaited."""
         run = self.run
-        return run is not None and run.pauses and not self.n_prompt_left
+        return run is not None and run.pause_after_prefill and not self.n_prompt_left
 
     def timings(self) -> Timings:
         """Times of the current task so far, in milliseconds."""

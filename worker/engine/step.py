@@ -75,11 +75,11 @@ class Step:
         self._last_end = self._last_decode_end = 0.0
 
     def unpause(self, key: TaskKey) -> None:
-        """Let an answer that pauses go on, now or when its tokens are read."""
+        """Let a paused answer go on, now or when its tokens are read."""
         for slot in self._slots:
             run = slot.run
-            if run is not None and run.task.key == key and run.pauses:
-                run.pauses = False
+            if run is not None and run.task.key == key and run.pause_after_prefill:
+                run.pause_after_prefill = False
                 self.results.resume(slot)
 
     def run(self) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.begun import Begun
 from protocol.wire.facts import Usage
 from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, Terminal
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import Sampler
 from worker.engine.media import Media
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class BegunAnswer:
-    """An answer that another worker began (`worker.engine.begun`)."""
+class ResumedAnswer:
+    """An answer that another worker began (`worker.engine.resume`)."""
 
-    sent: Begun
+    partial: PartialAnswer
     """What the client has of it."""
     generation: TextGeneration
     """As it was after the last token."""
@@ -61,18 +61,18 @@ class EngineTask:
     """First prompt token that is sent with the first delta; -1 is none."""
     sampler: Sampler | None = field(default=None, compare=False)
     """Sampler made by the thread that read the prompt; without it the engine makes one."""
-    begun: BegunAnswer | None = None
+    resumed: ResumedAnswer | None = None
     """The answer goes on from here."""
 
     @property
     def reading(self) -> list[int]:
         """Tokens that must be in the cache before the next token is computed."""
-        return self.prompt if self.begun is None else self.begun.reading
+        return self.prompt if self.resumed is None else self.resumed.reading
 
     @property
-    def n_begun(self) -> int:
+    def n_resumed(self) -> int:
         """Tokens of the answer that another worker has generated."""
-        return 0 if self.begun is None else len(self.begun.sent.tokens)
+        return 0 if self.resumed is None else len(self.resumed.partial.tokens)
 
     @property
     def shows_end(self) -> bool:
@@ -102,7 +102,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Unpause:
-    """Command: choose the next token of an answer that pauses (`Begun.pauses`)."""
+    """Command: choose the next token of a paused answer (`PartialAnswer.pause_after_prefill`)."""
 
     key: TaskKey
 

@@ -7,8 +7,8 @@ Only those parts of the answer are returned that the client does not have.
 from dataclasses import replace
 from typing import Protocol
 
-from protocol.wire.begun import Begun
 from protocol.wire.messages import ToolCallDelta
+from protocol.wire.partial_answer import PartialAnswer
 from worker.output.chat_parser.parser import ChatParser
 from worker.output.chat_parser.sink import Parsed
 
@@ -26,7 +26,7 @@ class AnswerParser(Protocol):
 class ContinuedAnswer:
     """Parses an answer whose beginning another worker has sent."""
 
-    def __init__(self, parser: ChatParser | None, sent: Begun, text: str) -> None:
+    def __init__(self, parser: ChatParser | None, sent: PartialAnswer, text: str) -> None:
         """`text` is that of the tokens of `sent`; what the client lacks of it is returned first."""
         self._parser = parser
         self._n_text, self._n_reasoning = sent.n_text, sent.n_reasoning

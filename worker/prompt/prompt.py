@@ -24,7 +24,7 @@ from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, S
 from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
-from worker.engine.begun import open_sampler, resume_task
+from worker.engine.resume import open_sampler, resume_task
 from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser, Expected
 from worker.output.continued import AnswerParser, ContinuedAnswer
@@ -100,12 +100,12 @@ class PromptReader:
         task, expected = self._read(envelope.task, message, envelope.slot)
         chat = parser_of(expected, is_whole=not task.params.stream)
         parser: AnswerParser | None = chat
-        if message.begun is not None:
-            task = resume_task(task, message.begun, self._backend.vocabulary)
-            if task.begun is not None and message.begun.tokens:
-                parser = ContinuedAnswer(chat, message.begun, task.begun.text)
+        if message.partial_answer is not None:
+            task = resume_task(task, message.partial_answer, self._backend.vocabulary)
+            if task.resumed is not None and message.partial_answer.tokens:
+                parser = ContinuedAnswer(chat, message.partial_answer, task.resumed.text)
         if parser is not None and message.returns_prompt and not task.params.stream:
-            parser = RecordedAnswer(parser, task.begun.text if task.begun is not None else "")
+            parser = RecordedAnswer(parser, task.resumed.text if task.resumed is not None else "")
         return Prepared(replace(task, sampler=open_sampler(self._backend, task)), parser)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:

@@ -1,14 +1,14 @@
 """The part of one task's answer that has arrived, from whichever workers.
 
-It is all that another worker needs to go on with the answer (`Begun`): the token ids, and how many
+It is all that another worker needs to continue (`PartialAnswer`): the token ids, and how many
 characters of each part were passed on. Four bytes a token, whatever the tokens say.
 """
 
 from array import array
 
 from gateway.pool.plausible import MAX_UNSEEN
-from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Started
+from protocol.wire.partial_answer import PartialAnswer
 
 
 class Answer:
@@ -106,11 +106,11 @@ class Answer:
             self._broken_at = self.last_at
             self.last_at = 0.0
 
-    def begun(self, *, pauses: bool = False) -> Begun | None:
+    def partial(self, *, pause_after_prefill: bool = False) -> PartialAnswer | None:
         """Return what the next worker needs to continue; None if it starts again."""
         if not self.has_begun:
             return None
-        return Begun(
+        return PartialAnswer(
             tokens=tuple(self.tokens),
             n_text=self.n_text,
             n_reasoning=self.n_reasoning,
@@ -121,5 +121,5 @@ class Answer:
             predicted_ms=self.predicted_s * 1e3,
             echoed=self.is_echoed,
             sampler_state=self.sampler_state,
-            pauses=pauses,
+            pause_after_prefill=pause_after_prefill,
         )

@@ -43,7 +43,7 @@ def _plain(request: TaskMessage) -> TaskMessage:
     params = replace(
         request.params, seed=UNSET_SEED, id_slot=-1, stream=False, timings_per_token=False
     )
-    return replace(request, params=params, begun=None, salt="", tenant="")
+    return replace(request, params=params, partial_answer=None, salt="", tenant="")
 
 
 @dataclass(slots=True, eq=False)

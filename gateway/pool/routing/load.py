@@ -129,7 +129,7 @@ class PendingPrefill:
             return
         if not self._n_reading:
             self._since = now
-        n_tokens = max(0.0, float(task.n_prompt + task.n_begun - task.n_cached))
+        n_tokens = max(0.0, float(task.n_prompt + task.n_resumed - task.n_cached))
         self._n_tokens += n_tokens - task.n_unread
         self._n_reading += 1
         task.n_unread = n_tokens

@@ -43,7 +43,7 @@ class WorkerEstimate:
         """Count a task of which `n_cached` tokens, `n_blocks` by the index, should be cached."""
         spec = task.spec
         task.n_expected, task.n_indexed = n_cached, self.indexed(spec, n_blocks)
-        n_unread = self.n_tokens(spec) + task.n_begun - n_cached
+        n_unread = self.n_tokens(spec) + task.n_resumed - n_cached
         self.pending.assigned(task, max(1.0, n_unread))
 
     def load(self, worker: Worker, now: float) -> tuple[bool, float]:

@@ -30,11 +30,11 @@ class Started(TaskMessage):
     slot: int
     n_prompt: int
     n_cached: int = 0
-    """With `Generate.begun` also those of the answer."""
+    """With `Generate.partial_answer` also those of the answer."""
     seed: int | None = None
     """The seed that is used; a drawn one if the request has none."""
     n_reread: int = 0
-    """With `Generate.begun`: tokens of prompt and answer that are not cached and are read again."""
+    """With `Generate.partial_answer`: uncached tokens of prompt and answer, read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class PromptRead(TaskMessage):
     """As in `Usage`."""
     n_cached: int = 0
     is_paused: bool = False
-    """All tokens that `Begun.pauses` allows are read: the task waits for `Proceed`."""
+    """All is read (`PartialAnswer.pause_after_prefill`): the task waits for `Proceed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.wire.begun import Begun
 from protocol.wire.messages.envelope import ClientTask, TaskMessage
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 
 
@@ -80,7 +80,7 @@ class Generate(ClientTask):
     returns_prompt: bool = False
     """`Done` has the text to which a chat was rendered (that of a `prompt` it always has), and the
     text of an answer that is not streamed before it was parsed."""
-    begun: Begun | None = None
+    partial_answer: PartialAnswer | None = None
     """The beginning of an answer that is continued; None: a new answer."""
 
 
@@ -108,7 +108,7 @@ class Inspect(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed(TaskMessage):
-    """Go on with an answer that pauses (`Begun.pauses`); comes after its `Started`."""
+    """Resume a paused answer (`PartialAnswer.pause_after_prefill`); comes after its `Started`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,10 +82,10 @@ async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(ri
     done = rest[2]
     assert isinstance(done, m.Done)
     assert (done.finish, done.n_predicted) == (m.Finish.EOS, 4)
-    assert again.begun is not None
-    assert again.begun.tokens == (token_of("one"), token_of(" two"))
-    assert (again.begun.n_text, again.begun.seed) == (len("one two"), 7)
-    assert again.begun.predicted_ms > 0
+    assert again.partial_answer is not None
+    assert again.partial_answer.tokens == (token_of("one"), token_of(" two"))
+    assert (again.partial_answer.n_text, again.partial_answer.seed) == (len("one two"), 7)
+    assert again.partial_answer.predicted_ms > 0
     counts = rig.metrics
     assert counts.moves == {("fake", "lost", "begun"): 1}
     assert counts.reread == {("fake",): 6}

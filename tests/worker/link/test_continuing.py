@@ -105,8 +105,8 @@ def test_an_answer_that_was_over_gets_its_end_and_what_was_not_passed_on() -> No
         told = Told(started=whole.started)
         for delta in deltas:
             told.add(delta)
-        begun = replace(told.begun, n_text=n_text)
-        rest = asker(HERMES).deltas(replace(message, begun=begun), told)
+        partial = replace(told.partial, n_text=n_text)
+        rest = asker(HERMES).deltas(replace(message, partial_answer=partial), told)
         assert "".join(delta.text for delta in rest) == whole.text[n_text:]
         assert not any(delta.tokens for delta in rest)
         assert told.done is not None and told.done.n_predicted == len(whole.tokens)

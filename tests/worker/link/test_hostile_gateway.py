@@ -10,7 +10,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
-from protocol.wire.begun import Begun
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from protocol.wire.side_tasks import EndReasoning, SetLora, SetSystemPrompt, SlotAction
@@ -109,16 +109,20 @@ GENERATIONS = {
         chat=m.Chat(messages=({"role": "user", "content": "x"},), tools=({"a": None},)),
         params=PARAMS,
     ),
-    "begun with no tokens": m.Generate(
-        prompt="x", params=PARAMS, begun=Begun(tokens=(HUGE, -1), seed=-HUGE)
+    "partial answer with no tokens": m.Generate(
+        prompt="x", params=PARAMS, partial_answer=PartialAnswer(tokens=(HUGE, -1), seed=-HUGE)
     ),
-    "begun with more text": m.Generate(
-        prompt="x", params=PARAMS, begun=Begun(tokens=(97,), n_text=HUGE, n_reasoning=-HUGE)
-    ),
-    "begun with a state": m.Generate(
+    "partial answer with more text": m.Generate(
         prompt="x",
         params=PARAMS,
-        begun=Begun(tokens=(97,), sampler_state=(math.nan,) * 10_000, n_arguments=(HUGE,)),
+        partial_answer=PartialAnswer(tokens=(97,), n_text=HUGE, n_reasoning=-HUGE),
+    ),
+    "partial answer with a state": m.Generate(
+        prompt="x",
+        params=PARAMS,
+        partial_answer=PartialAnswer(
+            tokens=(97,), sampler_state=(math.nan,) * 10_000, n_arguments=(HUGE,)
+        ),
     ),
 }
 

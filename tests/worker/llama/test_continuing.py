@@ -86,7 +86,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 @pytest.fixture
 def row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read what was begun in rows of one token, by the kernels that generated it."""
+    """Read the partial answer in rows of one token, by the kernels that generated it."""
     ready = StepPolicy._n_readable
 
     def n_ready(self: StepPolicy, slot: Slot) -> int:
@@ -192,7 +192,7 @@ def test_what_the_grammar_does_not_allow_was_not_begun(
     tokens = model.tokenize(text, add_special=False, parse_special=False)
     with pytest.raises(InvalidRequest, match="grammar does not allow") as refused:
         sampler.replay(tokens, ())
-    assert refused.value.param == "begun.tokens"
+    assert refused.value.param == "partial_answer.tokens"
 
 
 IN_ONE_ENGINE = (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.wire.begun import Begun
+from protocol.wire.partial_answer import PartialAnswer
 from tests.worker.chat_cases import CASES, Answer
 from tests.worker.tagged_cases import TAGGED_CASES
 from worker.output.chat_parser.parser import ChatParser, Expected
@@ -19,14 +19,14 @@ def fed(parser: AnswerParser, text: str, n: int = 1) -> list[Parsed]:
     return [parser.feed(text[i : i + n]) for i in range(0, len(text), n)]
 
 
-def told(said: Sequence[Parsed]) -> Begun:
+def told(said: Sequence[Parsed]) -> PartialAnswer:
     """What a client has of an answer."""
     n_calls = max((call.index + 1 for one in said for call in one.tool_calls), default=0)
     n_arguments = [0] * n_calls
     for one in said:
         for call in one.tool_calls:
             n_arguments[call.index] += len(call.arguments)
-    return Begun(
+    return PartialAnswer(
         n_text=sum(len(one.content) for one in said),
         n_reasoning=sum(len(one.reasoning) for one in said),
         n_arguments=tuple(n_arguments),
@@ -76,17 +76,17 @@ def test_what_the_client_lacks_comes_first(expected: Expected, text: str) -> Non
 
 
 def test_plain_text_is_not_taken_apart() -> None:
-    again = ContinuedAnswer(None, Begun(n_text=3), "abcde")
+    again = ContinuedAnswer(None, PartialAnswer(n_text=3), "abcde")
     assert again.feed("f") == Parsed("def")
     assert again.feed("g") == Parsed("g")
     assert again.finish() == Parsed()
 
 
 def test_more_than_the_tokens_say_is_left_out_of_what_follows() -> None:
-    again = ContinuedAnswer(None, Begun(n_text=7), "abcde")
+    again = ContinuedAnswer(None, PartialAnswer(n_text=7), "abcde")
     assert again.feed("fgh") == Parsed("h")
 
 
 def test_the_end_brings_what_nothing_else_brought() -> None:
-    again = ContinuedAnswer(None, Begun(n_text=3), "abcde")
+    again = ContinuedAnswer(None, PartialAnswer(n_text=3), "abcde")
     assert again.finish() == Parsed("de")

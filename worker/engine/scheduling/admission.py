@@ -80,7 +80,7 @@ class Admission:
         promised = sum(slot.n_prompt_left for slot in self._slots)
         promised += sum(reserve(run.n_left) for run in busy)
         n_predict = task.params.n_predict
-        n_left = max(0, n_predict - task.n_begun) if n_predict >= 0 else n_predict
+        n_left = max(0, n_predict - task.n_resumed) if n_predict >= 0 else n_predict
         n_read = min(len(task.reading), self._n_ctx) - self.n_known(task, namespace)
         wanted = n_read + reserve(n_left)
         n_held = self._cache.n_cells - self._cache.n_evictable

@@ -7,9 +7,9 @@ from protocol.wire.facts import Usage
 from protocol.wire.messages import Done, Envelope, Finish, TaskKey
 from worker.engine.adapters import choose_scales
 from worker.engine.backend import Backend
-from worker.engine.begun import open_sampler
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.results import SampleProcessor
+from worker.engine.resume import open_sampler
 from worker.engine.scheduling.admission import Admission
 from worker.engine.slot import CacheNamespace, Slot, SlotTask
 from worker.engine.speculation.draft import Drafter
@@ -117,7 +117,9 @@ class TaskLifecycle:
     def _start(self, task: EngineTask, slot: Slot) -> None:
         sampler = task.sampler or open_sampler(self._backend, task)
         if (finish := self._results.end_of(slot, task)) is not None:
-            self._finish_begun(SlotTask.of(task, sampler, 0, order=self._n_admitted), slot, finish)
+            self._finish_resumed(
+                SlotTask.of(task, sampler, 0, order=self._n_admitted), slot, finish
+            )
             return
         namespace = self._namespace(task)
         n_known = self._admission.n_known(task, namespace)
@@ -134,7 +136,7 @@ class TaskLifecycle:
         self._outbox.put(slot.started(n_known))
         self._results.progress(slot)
 
-    def _finish_begun(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
+    def _finish_resumed(self, run: SlotTask, slot: Slot, finish: Finish) -> None:
         """End a task whose answer another worker has completed; nothing is read for it."""
         slot.begin(run)
         run.reading = []

@@ -71,7 +71,7 @@ class NanRecovery:
             logger.warning("logits not numbers", extra={"action": action})
         for slot in busy:
             if slot not in failing:
-                slot.active.is_suspect = not (failing or slot.active.pauses)
+                slot.active.is_suspect = not (failing or slot.active.pause_after_prefill)
                 self._preemption.preempt(slot, copies=False)
         self._cache.clear()
 

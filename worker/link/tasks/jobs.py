@@ -18,14 +18,14 @@ _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
 _LARGE = 64 * 1024
 """Size in bytes from which a job counts as large."""
 _TOKEN_BYTES = 64
-"""Size of a token of a begun answer: replaying it takes as long as reading this much text."""
+"""Size of a token of a partial answer: replaying it takes as long as reading this much text."""
 
 
 def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> PreparationJob:
     """Return the job that prepares tasks; its outcome maps their keys to the result of each."""
     first = envelopes[0]
     size = _size(first.payload) * len(envelopes)  # they share their prompt
-    size += sum(_begun_size(envelope.payload) for envelope in envelopes)
+    size += sum(_resumed_size(envelope.payload) for envelope in envelopes)
     return PreparationJob(
         label=f"{type(first.payload).__name__} task={first.task.id} n={len(envelopes)}",
         work=partial(_outcomes, reader, tuple(envelopes)),
@@ -77,10 +77,10 @@ def _size(message: m.TaskMessage) -> int:
             return 0
 
 
-def _begun_size(message: m.TaskMessage) -> int:
-    if not isinstance(message, m.Generate) or message.begun is None:
+def _resumed_size(message: m.TaskMessage) -> int:
+    if not isinstance(message, m.Generate) or message.partial_answer is None:
         return 0
-    return len(message.begun.tokens) * _TOKEN_BYTES
+    return len(message.partial_answer.tokens) * _TOKEN_BYTES
 
 
 def _length(prompt: str | tuple[int | str, ...] | None) -> int:

@@ -57,5 +57,5 @@ def ended_at(state: Sequence[float], n_tokens: int) -> frozenset[int]:
     counts = (*state[:3], *state[_N_FIELDS:])
     is_possible = all(0 <= n <= 2 * n_tokens and n.is_integer() for n in counts)
     if not is_possible or 0 < len(state) < _N_FIELDS:
-        raise InvalidRequest("no sampler has such a state", param="begun.sampler_state")
+        raise InvalidRequest("no sampler has such a state", param="partial_answer.sampler_state")
     return frozenset(map(int, state[_N_FIELDS:]))

@@ -189,8 +189,8 @@ class LlamaSampler:
         self._drop_impossible()
         if self._grammar is not None:
             if not self._grammar.is_allowed(token):
-                message = "the grammar does not allow what was begun"
-                raise InvalidRequest(message, param="begun.tokens")
+                message = "the grammar does not allow the tokens of the partial answer"
+                raise InvalidRequest(message, param="partial_answer.tokens")
             self._grammar.accept(token)
         self._watch(token)
         for part in self._parts:

@@ -140,8 +140,8 @@ async def test_a_tool_call_half_said_goes_on_under_its_id(gateway: Running) -> N
     await doomed.die()
     response = await asked
     (again,) = [one for one in other.received if isinstance(one, m.Generate)]
-    assert again.begun is not None
-    assert (again.begun.n_reasoning, again.begun.n_arguments) == (5, (6,))
+    assert again.partial_answer is not None
+    assert (again.partial_answer.n_reasoning, again.partial_answer.n_arguments) == (5, (6,))
     lines = [line[6:] for line in response.text.split("\n") if line.startswith("data: {")]
     deltas = [orjson.loads(line)["choices"][0]["delta"] for line in lines]
     assert "".join(one.get("reasoning_content", "") for one in deltas) == "hm so"

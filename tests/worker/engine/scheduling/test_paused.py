@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Started, TaskKey
-from tests.worker.engine.test_begun import Cut, tokens_of
+from tests.worker.engine.test_resume import Cut, tokens_of
 from tests.worker.engines import Rig
-from worker.engine.begun import resume_task
+from worker.engine.resume import resume_task
 from worker.engine.task import Abort, AbortAll, EngineJob, Report, Submit, Unpause
 
 
@@ -17,9 +17,9 @@ class Paused:
         self.whole = Cut(Rig(**options), prompt)
         self.rig = Rig(**options)
         self.key = TaskKey(77, 1)
-        self.begun = replace(self.whole.begun(n), pauses=True)
+        self.partial = replace(self.whole.partial(n), pause_after_prefill=True)
         self.task = resume_task(
-            replace(self.whole.task, key=self.key), self.begun, self.rig.backend.vocabulary
+            replace(self.whole.task, key=self.key), self.partial, self.rig.backend.vocabulary
         )
         self.rig.engine.submit(Submit(self.task))
         self.read()
@@ -32,7 +32,7 @@ class Paused:
 
     @property
     def rest(self) -> list[int]:
-        """Tokens after those that were begun."""
+        """Tokens after those of the partial answer."""
         return tokens_of([one for one in self.rig.of(77) if isinstance(one, Delta)])
 
 
@@ -46,7 +46,7 @@ def test_it_is_read_and_then_waits_until_it_is_told_to_go_on() -> None:
     assert started.n_reread + started.n_cached == told.n_read + told.n_cached
     one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
-    assert list(one.begun.tokens) + one.rest == one.whole.tokens
+    assert list(one.partial.tokens) + one.rest == one.whole.tokens
     assert one.rig.done(77).n_predicted == one.whole.done.n_predicted
 
 
@@ -113,4 +113,4 @@ def test_one_that_runs_takes_the_cells_of_one_that_pauses() -> None:
     one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
     assert not isinstance(one.rig.of(77)[-1], Failed)
-    assert list(one.begun.tokens) + one.rest == one.whole.tokens
+    assert list(one.partial.tokens) + one.rest == one.whole.tokens

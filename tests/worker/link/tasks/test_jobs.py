@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from protocol.config.config import WorkerConfig
-from protocol.wire.begun import Begun
 from protocol.wire.messages import Chat, Envelope, Generate, Infill, TaskKey
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from worker.engine.fake.backend import FakeBackend
 from worker.link.tasks.jobs import job_of
@@ -55,7 +55,9 @@ def test_what_stands_around_a_gap_counts(gap: Infill) -> None:
 
 def test_choices_count_their_prompt_each_and_what_they_continue() -> None:
     one = Generate(params=SamplingParams(), prompt=TEXT[:30_000])
-    begun = Generate(params=SamplingParams(), prompt="x", begun=Begun(tokens=(1,) * 2_000))
+    partial = Generate(
+        params=SamplingParams(), prompt="x", partial_answer=PartialAnswer(tokens=(1,) * 2_000)
+    )
     assert not job(one, one).is_large
     assert job(one, one, one).is_large
-    assert job(Generate(params=SamplingParams(), prompt="x"), begun).is_large
+    assert job(Generate(params=SamplingParams(), prompt="x"), partial).is_large

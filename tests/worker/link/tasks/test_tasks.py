@@ -11,7 +11,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
-from protocol.wire.begun import Begun
+from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render, SetSystemPrompt, SystemPromptSet
 from tests.envelopes import of_task
@@ -234,10 +234,12 @@ def test_a_parser_that_fails_ends_its_own_task(
 def test_an_answer_that_pauses_goes_on_when_the_gateway_says_so(pair: Pair) -> None:
     pair.gateway.send(generate(1, "abc"))
     pair.until(m.Done)
-    begun = Begun(tokens=tuple(t for one in pair.gateway.of(m.Delta) for t in one.tokens)[:2])
+    partial = PartialAnswer(
+        tokens=tuple(t for one in pair.gateway.of(m.Delta) for t in one.tokens)[:2]
+    )
     first = generate(2, "abc")
     assert isinstance(first.payload, m.Generate)
-    again = replace(first.payload, begun=replace(begun, pauses=True))
+    again = replace(first.payload, partial_answer=replace(partial, pause_after_prefill=True))
     pair.gateway.send(m.Envelope(m.TaskKey(2), again))
     pair.turn_until(lambda: pair.gateway.of(m.PromptRead)[-1].is_paused)
     pair.gateway.send(m.Envelope(m.TaskKey(9), m.Proceed()))  # of no task

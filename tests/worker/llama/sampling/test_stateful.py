@@ -180,7 +180,7 @@ def test_dist_draws_once_for_each_choice_and_once_more_where_a_grammar_refused()
 def test_a_state_that_no_sampler_had_is_refused(state: tuple[float, ...]) -> None:
     with pytest.raises(InvalidRequest, match="state") as refused:
         ended_at(state, 10)
-    assert refused.value.param == "begun.sampler_state"
+    assert refused.value.param == "partial_answer.sampler_state"
 
 
 def test_extreme_parameters_do_no_harm() -> None:

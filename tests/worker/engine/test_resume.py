@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
-from protocol.wire.begun import Begun
 from protocol.wire.messages import Delta, Done, Finish, Started, TaskKey
+from protocol.wire.partial_answer import PartialAnswer
 from tests.examples import examples
 from tests.worker.engines import Rig
-from worker.engine.begun import resume_task
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import EOS, FakeSampler
+from worker.engine.resume import resume_task
 from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.task import EngineTask, Submit
 
@@ -56,10 +56,10 @@ class Cut:
         self.text = "".join(delta.text for delta in self.deltas)
         self.done = rig.done(self.task.key.id)
 
-    def begun(self, n: int) -> Begun:
+    def partial(self, n: int) -> PartialAnswer:
         """What a client has after the n-th delta."""
         said = self.deltas[:n]
-        return Begun(
+        return PartialAnswer(
             tokens=tuple(tokens_of(said)),
             n_text=sum(len(delta.text) for delta in said),
             seed=self.started.seed,
@@ -68,10 +68,10 @@ class Cut:
         )
 
 
-def rest(rig: Rig, task: EngineTask, begun: Begun) -> tuple[list[Delta], Done]:
+def rest(rig: Rig, task: EngineTask, partial: PartialAnswer) -> tuple[list[Delta], Done]:
     """Let another worker go on."""
     key = TaskKey(task.key.id, 1)
-    again = resume_task(replace(task, key=key), begun, rig.backend.vocabulary)
+    again = resume_task(replace(task, key=key), partial, rig.backend.vocabulary)
     n_before = len(rig.envelopes)
     rig.engine.submit(Submit(again))
     rig.finish()
@@ -98,8 +98,8 @@ def test_a_cut_after_any_token_changes_nothing(case: str) -> None:
     whole = Cut(Rig(**options), prompt, **params)
     assert len(whole.tokens) > 3
     for n in range(1, len(whole.deltas) + 1):
-        begun = whole.begun(n)
-        deltas, done = rest(Rig(**options), whole.task, begun)
+        partial = whole.partial(n)
+        deltas, done = rest(Rig(**options), whole.task, partial)
         said = [*whole.deltas[:n], *deltas]
         assert "".join(delta.text for delta in said) == whole.text, n
         assert tokens_of(said) == whole.tokens, n
@@ -114,19 +114,19 @@ def test_an_answer_is_cut_again_and_again() -> None:
     whole = Cut(Rig(), "abc", temperature=1, seed=3, mirostat=1, n_predict=30)
     said: list[Delta] = []
     for _ in range(30):
-        begun = Begun(
+        partial = PartialAnswer(
             tokens=tuple(tokens_of(said)),
             seed=whole.started.seed,
             sampler_state=said[-1].sampler_state if said else (),
         )
-        deltas, _done = rest(Rig(), whole.task, begun)
+        deltas, _done = rest(Rig(), whole.task, partial)
         said.append(deltas[0])
     assert tokens_of(said) == whole.tokens
 
 
 def test_the_state_of_the_sampler_is_needed() -> None:
     whole = Cut(Rig(), "abc", temperature=1, seed=7, mirostat=2, n_predict=20)
-    deltas, _ = rest(Rig(), whole.task, replace(whole.begun(5), sampler_state=()))
+    deltas, _ = rest(Rig(), whole.task, replace(whole.partial(5), sampler_state=()))
     assert [delta.tokens for delta in deltas] != [delta.tokens for delta in whole.deltas[5:]]
 
 
@@ -138,7 +138,7 @@ def test_contexts_are_shifted_where_they_would_have_been(n_keep: int, n_discard:
     whole = Cut(Rig(**options), "abcdefgh", **params)
     assert whole.done.truncated
     for n in (1, 30, 39, 40, 41, 42, 60, 61, 62, 75, 89, 90):
-        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        deltas, done = rest(Rig(**options), whole.task, whole.partial(n))
         said = tokens_of([*whole.deltas[:n], *deltas])
         assert said == whole.tokens, n
         assert same(done, whole.done), n
@@ -150,7 +150,7 @@ def test_an_answer_without_a_limit_ends_at_the_training_length() -> None:
     whole = Cut(Rig(**options), "abc", n_predict=-1)
     assert whole.done.finish is Finish.LIMIT
     for n in range(len(whole.tokens) - 3, len(whole.tokens) + 1):
-        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        deltas, done = rest(Rig(**options), whole.task, whole.partial(n))
         assert len(deltas) == len(whole.tokens) - n
         assert same(done, whole.done)
 
@@ -159,7 +159,7 @@ def test_positions_are_shared_where_they_would_have_been() -> None:
     options: dict[str, Any] = {"n_ctx": 256, "self_extend": SelfExtend(n=4, width=16)}
     whole = Cut(Rig(**options), "abcdefgh" * 3, n_predict=60)
     for n in (1, 5, 13, 14, 15, 16, 17, 40, 59):
-        deltas, done = rest(Rig(**options), whole.task, whole.begun(n))
+        deltas, done = rest(Rig(**options), whole.task, whole.partial(n))
         said = tokens_of([*whole.deltas[:n], *deltas])
         assert said == whole.tokens, n
         assert done.n_past == whole.done.n_past
@@ -168,14 +168,14 @@ def test_positions_are_shared_where_they_would_have_been() -> None:
 def test_what_was_generated_before_is_read_in_few_steps_and_shared() -> None:
     whole = Cut(Rig(), "abcdefgh", n_predict=200)
     rig = Rig(n_batch=512)
-    begun = whole.begun(150)
-    rest(rig, whole.task, begun)
+    partial = whole.partial(150)
+    rest(rig, whole.task, partial)
     n_alone = rig.engine.counters.n_decode
     assert n_alone <= 50 + 4
     n_prompt = len(whole.task.prompt)
     assert rig.engine.counters.n_prompt == n_prompt + 149
     assert rig.engine.counters.n_predicted == 50
-    rest(rig, whole.task, begun)  # all of it is cached now
+    rest(rig, whole.task, partial)  # all of it is cached now
     started = [one for one in rig.emitted if isinstance(one, Started)]
     assert [one.n_reread for one in started] == [n_prompt + 149, 1]
     assert [one.n_cached for one in started] == [0, n_prompt + 148]
@@ -183,8 +183,8 @@ def test_what_was_generated_before_is_read_in_few_steps_and_shared() -> None:
 
 def test_times_go_on() -> None:
     whole = Cut(Rig(), "abc", n_predict=6)
-    begun = replace(whole.begun(3), prompt_ms=1000.0, predicted_ms=2000.0, n_cached=2)
-    _, done = rest(Rig(), whole.task, begun)
+    partial = replace(whole.partial(3), prompt_ms=1000.0, predicted_ms=2000.0, n_cached=2)
+    _, done = rest(Rig(), whole.task, partial)
     assert (done.timings.cache_n, done.timings.prompt_n) == (2, 2)
     assert done.timings.predicted_n == 6
     assert done.timings.prompt_ms == pytest.approx(1000.0)
@@ -195,7 +195,7 @@ def test_the_limit_of_time_counts_what_another_worker_spent() -> None:
     prompt = "[[say a\nb\nc\nd\ne\nf]]"
     whole = Cut(Rig(), prompt, n_predict=50, t_max_predict_ms=60_000)
     assert whole.done.finish is Finish.EOS
-    _, done = rest(Rig(), whole.task, replace(whole.begun(2), predicted_ms=60_000.0))
+    _, done = rest(Rig(), whole.task, replace(whole.partial(2), predicted_ms=60_000.0))
     assert (done.finish, done.n_predicted) == (Finish.LIMIT, 4)
 
 
@@ -205,7 +205,7 @@ def test_a_begun_answer_survives_a_preemption() -> None:
     rig = Rig(**options)
     rig.submit("x" * 100, n_predict=-1)
     rig.turn()
-    again = resume_task(whole.task, whole.begun(20), rig.backend.vocabulary)
+    again = resume_task(whole.task, whole.partial(20), rig.backend.vocabulary)
     rig.engine.submit(Submit(replace(again, key=TaskKey(50))))
     while not rig.engine.counters.n_preempted:
         rig.turn()
@@ -218,36 +218,36 @@ def test_nothing_was_said_but_the_seed_is_known() -> None:
     rig = Rig()
     task = rig.task("abc", temperature=1, n_predict=12)
     seeded = Cut(Rig(), "abc", temperature=1, seed=99, n_predict=12)
-    deltas, done = rest(rig, task, Begun(seed=99, n_cached=1))
+    deltas, done = rest(rig, task, PartialAnswer(seed=99, n_cached=1))
     assert [delta.tokens for delta in deltas] == [delta.tokens for delta in seeded.deltas]
     assert done.n_cached == 1
 
 
 @pytest.mark.parametrize(
-    "begun",
+    "partial",
     [
-        Begun(tokens=(-1,)),
-        Begun(tokens=(5000,)),
-        Begun(tokens=(EOS, 97)),
-        Begun(tokens=(97,), seed=2**32),
-        Begun(tokens=(97,), n_text=-1),
-        Begun(tokens=(97,), n_arguments=(3, -1)),
-        Begun(tokens=(97,), predicted_ms=float("nan")),
-        Begun(tokens=(97,), prompt_ms=-1.0),
+        PartialAnswer(tokens=(-1,)),
+        PartialAnswer(tokens=(5000,)),
+        PartialAnswer(tokens=(EOS, 97)),
+        PartialAnswer(tokens=(97,), seed=2**32),
+        PartialAnswer(tokens=(97,), n_text=-1),
+        PartialAnswer(tokens=(97,), n_arguments=(3, -1)),
+        PartialAnswer(tokens=(97,), predicted_ms=float("nan")),
+        PartialAnswer(tokens=(97,), prompt_ms=-1.0),
     ],
 )
-def test_what_no_worker_can_have_said_is_refused(begun: Begun) -> None:
+def test_what_no_worker_can_have_said_is_refused(partial: PartialAnswer) -> None:
     rig = Rig()
-    with pytest.raises(InvalidRequest, match=r"begun|the answer ends") as refused:
-        resume_task(rig.task("abc"), begun, rig.backend.vocabulary)
-    assert (refused.value.param or "").startswith("begun.")
+    with pytest.raises(InvalidRequest, match=r"partial_answer|the answer ends") as refused:
+        resume_task(rig.task("abc"), partial, rig.backend.vocabulary)
+    assert (refused.value.param or "").startswith("partial_answer.")
 
 
 def test_no_sampler_is_left_open() -> None:
     n_open = FakeSampler.open_count
     whole = Cut(Rig(), "[[say ab]]", n_predict=50)
     for n in range(1, len(whole.deltas) + 1):
-        rest(Rig(), whole.task, whole.begun(n))
+        rest(Rig(), whole.task, whole.partial(n))
     assert FakeSampler.open_count == n_open
 
 
@@ -269,7 +269,7 @@ def test_in_company_they_go_on_too(
     rig = Rig(n_slots=3, n_cells=cells[0], n_batch=cells[1], drafter=drafter)
     tasks = [
         replace(
-            resume_task(whole.task, whole.begun(n), rig.backend.vocabulary), key=TaskKey(100 + i)
+            resume_task(whole.task, whole.partial(n), rig.backend.vocabulary), key=TaskKey(100 + i)
         )
         for i, n in enumerate(cuts)
     ]
@@ -295,8 +295,10 @@ def test_images_are_read_again_and_then_what_was_said_of_them() -> None:
     deltas = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
     for n in (1, 10, 19, 20):
         other, again = seen()
-        begun = Begun(tokens=tuple(tokens_of(deltas[:n])), seed=rig.started(task.key.id).seed)
-        rest_of_it, done = rest(other, again, begun)
+        partial = PartialAnswer(
+            tokens=tuple(tokens_of(deltas[:n])), seed=rig.started(task.key.id).seed
+        )
+        rest_of_it, done = rest(other, again, partial)
         assert tokens_of([*deltas[:n], *rest_of_it]) == tokens_of(deltas)
         assert done.n_predicted == 20
 
@@ -308,8 +310,8 @@ def test_the_tokens_of_the_prompt_are_echoed_once() -> None:
     rig.finish()
     first = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
     assert first[0].prompt
-    begun = Begun(tokens=tuple(tokens_of(first[:3])), seed=5, echoed=True)
-    deltas, _ = rest(Rig(), task, begun)
+    partial = PartialAnswer(tokens=tuple(tokens_of(first[:3])), seed=5, echoed=True)
+    deltas, _ = rest(Rig(), task, partial)
     assert not any(delta.prompt for delta in deltas)
-    deltas, _ = rest(Rig(), task, Begun(seed=5, echoed=True))
+    deltas, _ = rest(Rig(), task, PartialAnswer(seed=5, echoed=True))
     assert not any(delta.prompt for delta in deltas)

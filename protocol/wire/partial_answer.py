@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class PartialAnswer:
     """What a client has of an answer that another worker continues.
 
     Counts are in characters of the deltas. The rest of the tokens' text is sent first.
@@ -27,5 +27,5 @@ class Begun:
     """Times spent before, without the time until another worker continues."""
     echoed: bool = False
     """`Delta.prompt` was sent."""
-    pauses: bool = False
+    pause_after_prefill: bool = False
     """When the tokens before the last one are read, wait for `Proceed`. With `tokens` only."""
