@@ -47,7 +47,7 @@ def _follow(
     """Keep each line, and tell from time to time how far it is, until the output ends."""
     is_terminal = sys.stdout.isatty()
     interval_s = 1 if is_terminal else 15
-    begun = told = time.monotonic()
+    started = told = time.monotonic()
     step = "preparing"
     while reader.is_alive() or not lines.empty():
         try:
@@ -60,7 +60,7 @@ def _follow(
         now = time.monotonic()
         if now - told >= interval_s:
             told = now
-            text = f"  {step} after {now - begun:.0f} s"
+            text = f"  {step} after {now - started:.0f} s"
             sys.stdout.write(f"\r{text:<40}" if is_terminal else f"{text}\n")
             sys.stdout.flush()
     if is_terminal:

@@ -106,7 +106,7 @@ def quantile_ms(before: Buckets, after: Buckets, share: float) -> float:
 
 
 async def streams(port: int, crowd: Crowd) -> int:
-    """Run all streams at once, begun over a second; return how many tokens came."""
+    """Run all streams at once, started over a second; return how many tokens came."""
     n_tokens = max(2, int(crowd.rate * STREAM_S))
 
     async def one(i: int) -> int:

@@ -3,7 +3,7 @@
 The new process prepares itself and waits; then it takes over the endpoint of the old one (SIGUSR1),
 which says `Successor` to its workers (SIGUSR1). The new one counts the workers that have dialled.
 When the supervisor finds them all there, the new one serves (SIGUSR1) and the old one finishes what
-its clients have begun (SIGTERM). If the new one fails before, the old one goes on (SIGUSR2).
+its clients have started (SIGTERM). If the new one fails before, the old one goes on (SIGUSR2).
 """
 
 import asyncio

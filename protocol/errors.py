@@ -38,7 +38,7 @@ class ErrorCode(StrEnum):
     QUOTA_EXCEEDED = "quota_exceeded"
     """The key has used what it may use in a day, or could never do this."""
     DEADLINE = "deadline"
-    """The time that the client gave is over, and the answer had begun."""
+    """The time that the client gave is over, and the answer had started."""
     UNAVAILABLE = "unavailable"
     """No worker can take it now: loading, draining, or lost."""
     LOST = "lost"

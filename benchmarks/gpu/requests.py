@@ -89,12 +89,12 @@ async def _kill(model: Path, n_tokens: int, flags: tuple[str, ...]) -> dict[str,
                 return loop.run_in_executor(threads, lambda: ask(url, text, n_predict=n_tokens))
 
             calm = [await send(text) for text in TEXTS]
-            begun = [asyncio.ensure_future(send(text)) for text in TEXTS]
+            started = [asyncio.ensure_future(send(text)) for text in TEXTS]
             while (await asyncio.to_thread(_n_busy, url)) < 2:  # noqa: ASYNC110 - over HTTP
                 await asyncio.sleep(0.05)
             victim = _workers_of(pid)[0]
             os.kill(victim, signal.SIGKILL)
-            after = await asyncio.gather(*begun)
+            after = await asyncio.gather(*started)
         found = alike([one["tokens"] for one in after], [one["tokens"] for one in calm])
         whole = sum(len(one["tokens"]) == n_tokens for one in after)
         return {**found, "whole": whole}

@@ -54,7 +54,7 @@ class Driver:
     def __init__(self, target: BenchTarget, shape: LoadShape, load: BenchLoad) -> None:
         self.load = load
         self.transcripts: list[Transcript] = []
-        self.begun_s = 0.0
+        self.started_s = 0.0
         self._asker = Asker(target)
         self._shape = shape
         self._late_s = 0.0
@@ -105,7 +105,7 @@ class Driver:
         try:
             for sign in signs:
                 await sign.wait()
-            self.begun_s = time.perf_counter()
+            self.started_s = time.perf_counter()
             await (self._open_loop() if self.load.rate else self._closed_loop())
         finally:
             for task in tasks:
@@ -126,7 +126,7 @@ class Driver:
 
     async def _open_loop(self) -> None:
         rng = drawn(self.load.seed, "arrivals")
-        at_s = self.begun_s
+        at_s = self.started_s
         async with asyncio.TaskGroup() as group:
             for index in self._numbers():
                 at_s += rng.expovariate(self.load.rate)
@@ -136,19 +136,19 @@ class Driver:
                 self._late_s = max(self._late_s, time.perf_counter() - at_s)
                 group.create_task(self._converse(self._drawn(index), Role.LOAD))
 
-    async def _background(self, number: int, begun: asyncio.Event) -> None:
-        """Decode one answer after the other; the first token of the first one sets `begun`."""
+    async def _background(self, number: int, started: asyncio.Event) -> None:
+        """Decode one answer after the other; the first token of the first one sets `started`."""
         try:
             for turn in itertools.count():
                 index = turn * self.load.background + number
                 one = self._drawn(index, Role.BACKGROUND)
-                if not await self._converse(one, Role.BACKGROUND, begun):
+                if not await self._converse(one, Role.BACKGROUND, started):
                     return
         finally:
-            begun.set()
+            started.set()
 
     async def _converse(
-        self, one: Conversation, role: Role, begun: asyncio.Event | None = None
+        self, one: Conversation, role: Role, started: asyncio.Event | None = None
     ) -> bool:
         """Send the requests of a conversation; return whether all were answered."""
         history = [ChatTurn("system", one.system)] if one.system else []
@@ -156,7 +156,9 @@ class Driver:
             history.append(ChatTurn("user", ask.inputs[-1]))
             transcript = Transcript(role=role, conversation=one.index, turn=turn)
             self.transcripts.append(transcript)
-            await self._asker.ask(ask, history, transcript, begun.set if begun else lambda: None)
+            await self._asker.ask(
+                ask, history, transcript, started.set if started else lambda: None
+            )
             if not transcript.ok:
                 return False
             history.append(ChatTurn("assistant", transcript.text))
@@ -172,4 +174,4 @@ class Driver:
         return iter(range(self.load.requests)) if self.load.requests else itertools.count()
 
     def _is_late(self, at_s: float) -> bool:
-        return 0 < self.load.duration_s < at_s - self.begun_s
+        return 0 < self.load.duration_s < at_s - self.started_s

@@ -30,7 +30,7 @@ async def _draw(driver: Driver) -> None:
     before = 0
     while True:
         n_pieces = driver.n_pieces
-        elapsed_s = time.perf_counter() - driver.begun_s if driver.begun_s else 0.0
+        elapsed_s = time.perf_counter() - driver.started_s if driver.started_s else 0.0
         share = fraction(driver.load, driver.n_done, elapsed_s, driver.turns)
         _write("\r\x1b[K" + line(share, driver.n_done, (n_pieces - before) / _PERIOD_S))
         before = n_pieces

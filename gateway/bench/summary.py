@@ -83,9 +83,9 @@ def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summ
     ok = [one for one in found if one.ok]
     n_cut = sum(one.failure is Failure.CUT for one in found)
     seen = [one for one in found if one.ok or one.failure is Failure.CUT]
-    begun = [one for one in found if one.start_s]
-    whole_s = max((one.end_s for one in begun), default=0) - min(
-        (one.start_s for one in begun), default=0
+    started = [one for one in found if one.start_s]
+    whole_s = max((one.end_s for one in started), default=0) - min(
+        (one.start_s for one in started), default=0
     )
     per_s = 1 / whole_s if whole_s > 0 else 0.0
     streamed = [one for one in seen if len(one.arrivals_s) > 1]

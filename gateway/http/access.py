@@ -150,7 +150,7 @@ class AccessMiddleware:
                 extra={
                     "path": scope["path"][:200],
                     "request_id": exchange.request.request_id,
-                    "action": "the client gets 500, or a cut answer if it had begun",
+                    "action": "the client gets 500, or a cut answer if it had started",
                 },
             )
             if not exchange.status:

@@ -66,8 +66,10 @@ def comment_of(place: QueuePlace) -> bytes:
 
 
 def _waits(streams: Sequence[TaskStream]) -> bool:
-    """Return whether a choice has not begun and has no slot."""
-    return any(one.task.state is TaskState.WAITING and not one.answer.has_begun for one in streams)
+    """Return whether a choice has not started and has no slot."""
+    return any(
+        one.task.state is TaskState.WAITING and not one.answer.has_started for one in streams
+    )
 
 
 async def _forever() -> Never:

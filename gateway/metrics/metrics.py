@@ -85,9 +85,9 @@ class Metrics:
         self.expected[(model,)] += expected
         self.found[(model,)] += found
 
-    def moved(self, model: str, cause: str | None, *, has_begun: bool) -> None:
+    def moved(self, model: str, cause: str | None, *, has_started: bool) -> None:
         """Count a task that left its worker for another one."""
-        self.moves[model, cause or "", "begun" if has_begun else "none"] += 1
+        self.moves[model, cause or "", "begun" if has_started else "none"] += 1
 
     def read_again(self, model: str, n_tokens: int) -> None:
         """Count the tokens that were read again because a task moved to another worker."""

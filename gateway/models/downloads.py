@@ -29,7 +29,7 @@ class DownloadBook:
         return name in self._files
 
     def expect(self, name: str) -> "asyncio.Future[None]":
-        """Return a future that is done when the download has begun, or has failed before that."""
+        """Return a future that is done when the download has started, or has failed before that."""
         if not _NAME.fullmatch(name):
             raise InvalidRequest("model must be USER/NAME or USER/NAME:QUANT", param="model")
         future = self._waiting.get(name)

@@ -325,8 +325,8 @@ class ModelManager:
                     self._admit(ticket)
                 case Refuse(ticket, error):
                     self._refuse(ticket, error)
-                case StateChanged(name, has_begun):
-                    self._publish(name, has_begun=has_begun)
+                case StateChanged(name, has_started):
+                    self._publish(name, has_started=has_started)
 
     def _admit(self, ticket: int) -> None:
         model, future = self._waiting.pop(ticket)
@@ -340,12 +340,14 @@ class ModelManager:
         if not future.done():
             future.set_exception(error)
 
-    def _publish(self, name: str, *, has_begun: bool) -> None:
+    def _publish(self, name: str, *, has_started: bool) -> None:
         model = self.states.models.get(name)
         if model is None or not self.events.has_listeners:
             return
         sleeps = self._loaded.sleeps(name)
-        self.events.publish(change(model, self._shown(model), has_begun=has_begun, sleeps=sleeps))
+        self.events.publish(
+            change(model, self._shown(model), has_started=has_started, sleeps=sleeps)
+        )
 
 
 def _too_long(limit_s: float) -> TaskError:

@@ -43,7 +43,7 @@ class StateChanged:
     """Publish the event that a model's state has changed."""
 
     model: str
-    has_begun: bool = False
+    has_started: bool = False
     """Whether it was just ordered to load: llama-server has a separate event for that."""
 
 
@@ -243,7 +243,7 @@ class ModelStates:
         self.touch(model)
         return [
             Send(Order(verb=Verb.LOAD, model=model.name)),
-            StateChanged(model.name, has_begun=True),
+            StateChanged(model.name, has_started=True),
         ]
 
     def _stop(self, model: ManagedModel, *, if_unused: bool = False) -> list[Action]:

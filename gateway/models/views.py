@@ -52,11 +52,11 @@ def state_of(model: ManagedModel, *, sleeps: bool) -> ModelState:
 
 
 def change(
-    model: ManagedModel, shown: Mapping[str, Any], *, has_begun: bool, sleeps: bool
+    model: ManagedModel, shown: Mapping[str, Any], *, has_started: bool, sleeps: bool
 ) -> Event:
     """Return the event for a change of a model's state."""
     data: dict[str, Any] = {"status": state_of(model, sleeps=sleeps)}
-    if has_begun:
+    if has_started:
         return {"model": model.name, "event": "model_status", "data": data}
     if model.state is ModelState.UNLOADED:
         data["exit_code"] = model.exit_code

@@ -63,7 +63,7 @@ class Attempt:
     """These three are as in `Usage`, by the worker's last report."""
 
     def start(self, message: Started, now: float) -> None:
-        """Note that the worker has begun."""
+        """Note that the worker has started."""
         self.started_at, self.slot = now, message.slot
         self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
 

@@ -87,7 +87,7 @@ class TaskSpec:
     is_bound: bool = False
     """Whether it acts on what its worker holds now, so that no other worker can take it over."""
     continues: bool = True
-    """Whether another worker may continue an answer that has begun."""
+    """Whether another worker may continue an answer that has started."""
     trace: TaskTrace | None = None
     """The trace of its request; None while traces are off."""
     fingerprint: Fingerprint | None = None
@@ -110,7 +110,7 @@ class TaskState(StrEnum):
     WAITING = "waiting"
     """In the queue."""
     ASSIGNED = "assigned"
-    """Sent to a worker that has not begun with it."""
+    """Sent to a worker that has not started it."""
     STARTED = "started"
     """Its worker reads the prompt or writes the answer."""
     CANCELLED = "cancelled"
@@ -245,7 +245,7 @@ class Task:
 
     @property
     def has_started(self) -> bool:
-        """Whether the worker has begun with this attempt, cancelled or not."""
+        """Whether the worker has started this attempt, cancelled or not."""
         return self.started_at is not None
 
     def is_at(self, worker: str, attempt: int) -> bool:
@@ -300,7 +300,7 @@ class Task:
         self.n_open += 1
 
     def start(self, message: Started, now: float) -> None:
-        """Note that its worker has begun with it; a cancelled task stays cancelled."""
+        """Note that its worker has started it; a cancelled task stays cancelled."""
         if self.state is not TaskState.CANCELLED:
             self._become(TaskState.STARTED)
         self.started_at = now

@@ -181,7 +181,7 @@ class TaskTransport:
         request = stream.request
         if action.attempt:
             request = stream.continued_request()
-            self._metrics.moved(task.spec.model, task.cause, has_begun=task.answer.has_begun)
+            self._metrics.moved(task.spec.model, task.cause, has_started=task.answer.has_started)
         else:
             stream.latencies.queue.observe(task.queued_s)
         if isinstance(request, m.Generate):

@@ -72,7 +72,7 @@ class StreamKeeper:
 
     async def _run(self, handler: Handler, session: StreamSession, take: Send) -> None:
         async def receive() -> Message:
-            await session.stopped()
+            await session.wait_stopped()
             return {"type": "http.disconnect"}
 
         try:
@@ -104,7 +104,7 @@ class StreamKeeper:
         with self.sessions.reading(session):
             head: Message | None = _head()
             if is_first:
-                await session.begun()
+                await session.wait_for_head()
                 head = session.head
             if head is None:
                 return

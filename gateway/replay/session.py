@@ -101,11 +101,11 @@ class StreamSession:
         self._stop.set()
         self.finish()
 
-    async def stopped(self) -> None:
+    async def wait_stopped(self) -> None:
         """Wait until a client ends it."""
         await self._stop.wait()
 
-    async def begun(self) -> None:
+    async def wait_for_head(self) -> None:
         """Wait for the head, or for the end."""
         while self.head is None and not self.is_over:
             await self._changed()

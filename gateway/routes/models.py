@@ -31,7 +31,7 @@ class ModelEndpoints:
         return success_response()
 
     async def unload(self, request: Request) -> Response:
-        """Unload a model, or give its download up; answers when that has begun."""
+        """Unload a model, or give its download up; answers when that has started."""
         manager, name = await self._read(request)
         _check_named(manager, name, request.scope)
         await guarded(manager.unload(name), disconnected(request.receive))
@@ -44,7 +44,7 @@ class ModelEndpoints:
         return manager, name if isinstance(name, str) else ""
 
     async def download(self, request: Request) -> Response:
-        """Fetch a model into the Hugging Face cache; answers when that has begun."""
+        """Fetch a model into the Hugging Face cache; answers when that has started."""
         manager, name = await self._read(request)
         if not name:
             raise InvalidRequest("model must be a non-empty string", param="model")

@@ -132,7 +132,7 @@ class PredictionEndpoint:
 
 
 class _AnswerRefused(Exception):
-    """No `TaskError`: the inner endpoint, whose answer has begun, would try to answer with it."""
+    """No `TaskError`: the inner endpoint, whose answer has started, would try to answer with it."""
 
     def __init__(self, error: TaskError) -> None:
         self.error = error

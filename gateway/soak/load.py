@@ -38,7 +38,7 @@ class SoakLoad:
     def __init__(self, url: str, requests: Sequence[SoakRequest], answers: Answers) -> None:
         self.outcomes: list[RequestOutcome] = []
         self.n_pieces = 0
-        self.n_begun = 0
+        self.n_started = 0
         self.n_clients = 8
         self.n_retries = 0
         """Times that a client may ask again when its connection was refused or cut."""
@@ -98,7 +98,7 @@ class SoakLoad:
         for request in order:
             if self._is_over:
                 return
-            self.n_begun += 1
+            self.n_started += 1
             outcome = await self._ask_until_answered(client, request)
             if self.compares:
                 outcome.compare(self._answers[request.name])

@@ -65,11 +65,11 @@ async def _faults(
     plan: SoakPlan, scene: Scene, tell: Callable[[str], object]
 ) -> tuple[list[FaultRow], list[str]]:
     """Inject faults until the time is over and there were enough."""
-    deaths, begun_s = Deaths(), time.monotonic()
+    deaths, started_s = Deaths(), time.monotonic()
     marks: dict[str, list[tuple[int, int]]] = defaultdict(list)
     growth = Growth()
     n_done = 0
-    while (passed_s := time.monotonic() - begun_s) < plan.seconds or n_done < plan.n_faults:
+    while (passed_s := time.monotonic() - started_s) < plan.seconds or n_done < plan.n_faults:
         await scene.load.pieces(scene.rng.randint(10, 200))
         fault, name = _drawn(plan, scene, deaths)
         n_before = len(scene.load.outcomes)

@@ -148,7 +148,7 @@ class GatewayConfig:
     continues: bool = param(
         True,
         "Let another worker go on with an answer whose worker is lost. Otherwise a stream that has "
-        "begun ends with an error.",
+        "started ends with an error.",
     )
     ping_interval_s: float = param(
         15.0,

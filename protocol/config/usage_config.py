@@ -14,7 +14,7 @@ class UsageConfig:
     """The usage log, in the folder `gateway.usage_dir`."""
 
     max_mib: int = param(
-        64, "Size at which a new file of the log is begun, in MiB.", low=1, high=1 << 20
+        64, "Size at which a new file of the log is started, in MiB.", low=1, high=1 << 20
     )
     keep_days: int = param(
         0, "Days after which files of the log are removed; their sums stay. 0: never.", low=0

@@ -147,7 +147,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadReport:
-    """The supervisor's report on a download; the first one confirms that it has begun."""
+    """The supervisor's report on a download; the first one confirms that it has started."""
 
     model: str
     file: str = ""
@@ -197,7 +197,7 @@ class Golden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOrder:
-    """Replace the workers, one at a time; answered by `Reply` once it has begun."""
+    """Replace the workers, one at a time; answered by `Reply` once it has started."""
 
     id: int
     config: str = ""

@@ -153,21 +153,21 @@ def test_gateway_and_worker_meet_and_are_healthy(image: dict[str, str], tmp_path
     pool.write_text('[[worker]]\nbackend = "fake"\n')
     socket = f"ipc://{image['RUNTIME_DIRECTORY']}/workers.sock"
     entry = str(DOCKER / "entrypoint.sh")
-    begun = []
+    started = []
     try:
         for role, argument in (("gateway", f"--bind={socket}"), ("worker", f"--connect={socket}")):
             state = tmp_path / f"{role}.state"
             env = {**image, "LLAMAPOOL_ROLE": role, "LLAMAPOOL_STATE_FILE": str(state)}
             env["LLAMAPOOL_CONFIG"] = str(pool)
             assert healthy(env) != 0
-            begun.append(Process([entry, argument], env))
+            started.append(Process([entry, argument], env))
             while healthy(env) != 0:
-                assert begun[-1].popen.poll() is None, begun[-1].text
+                assert started[-1].popen.poll() is None, started[-1].text
                 time.sleep(0.05)
         os.utime(tmp_path / "worker.state", (0, 0))
         assert healthy(env) != 0, "it makes no progress"
     finally:
-        for process in begun:
+        for process in started:
             process.close()
 
 

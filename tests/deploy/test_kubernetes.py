@@ -286,12 +286,12 @@ def pods(tmp_path: Path) -> Iterator[tuple[list[Pod], str]]:
         "config": str(config),
         **names,
     }
-    begun: list[Pod] = []
+    started: list[Pod] = []
     try:
         for number, (http, zmq) in enumerate(ports):
             own = {"0.0.0.0:5555": f"127.0.0.1:{zmq}", "--port=8080": f"--port={http}"}
             pod = Pod(roles["gateway"], tmp_path / f"gateway-{number}", {**places, **own})
-            begun.append(pod)
+            started.append(pod)
             pod.wait_for("startupProbe", f"http://127.0.0.1:{http}")
             assert not pod.probe("readinessProbe", f"http://127.0.0.1:{http}"), "it has no worker"
         for number in range(2):
@@ -302,21 +302,21 @@ def pods(tmp_path: Path) -> Iterator[tuple[list[Pod], str]]:
                 f'[[worker]]\nname = "llamapool-worker-{number}/fake-1"\n'
                 'backend = "fake"\nfake_step_ms = 10\n'
             )
-            begun.append(Pod(roles["worker"], folder, {**places, "config": str(config)}))
-        for pod in begun[2:]:
+            started.append(Pod(roles["worker"], folder, {**places, "config": str(config)}))
+        for pod in started[2:]:
             pod.wait_for("startupProbe")
             assert pod.probe("readinessProbe") and pod.probe("livenessProbe")
-        for pod, (http, _) in zip(begun, ports, strict=False):
+        for pod, (http, _) in zip(started, ports, strict=False):
             pod.wait_for("readinessProbe", f"http://127.0.0.1:{http}")
-        yield begun, f"http://127.0.0.1:{ports[0][0]}"
+        yield started, f"http://127.0.0.1:{ports[0][0]}"
     finally:
-        for pod in begun:
+        for pod in started:
             pod.process.close()
 
 
 @pytest.mark.slow
 def test_the_pods_of_the_overlay_serve_and_hand_streams_on(pods: tuple[list[Pod], str]) -> None:
-    begun, url = pods
+    started, url = pods
     assert httpx.get(f"{url}/v1/models").status_code == 401
     key = {"Authorization": "Bearer sesame"}
     body = {"prompt": "hello", "n_predict": 300, "ignore_eos": True, "stream": True}
@@ -325,7 +325,7 @@ def test_the_pods_of_the_overlay_serve_and_hand_streams_on(pods: tuple[list[Pod]
         while not next(lines).startswith("data:"):
             pass
         name = answer.headers["x-llamapool-worker"]
-        (busy,) = [pod for n, pod in enumerate(begun[2:]) if f"llamapool-worker-{n}/" in name]
+        (busy,) = [pod for n, pod in enumerate(started[2:]) if f"llamapool-worker-{n}/" in name]
         busy.process.signal(signal.SIGTERM)  # the end of a pod
         assert busy.process.wait(30) == 0
         rest = [json.loads(line[5:]) for line in lines if line.startswith("data:")]
@@ -333,7 +333,7 @@ def test_the_pods_of_the_overlay_serve_and_hand_streams_on(pods: tuple[list[Pod]
     assert rest[-1]["tokens_predicted"] == 300
     assert not busy.probe("readinessProbe")
 
-    gateway_pod = begun[0]
+    gateway_pod = started[0]
     hook = gateway_pod.container["lifecycle"]["preStop"]["exec"]["command"]
     assert hook[0] == "sleep" and int(hook[1]) <= 10
     assert subprocess.run([hook[0], "0"], check=False).returncode == 0

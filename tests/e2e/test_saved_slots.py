@@ -1,4 +1,4 @@
-"""Saved slots, adapters, the system prompt and begun answers in a pool with the whole model."""
+"""Saved slots, adapters, the system prompt and partial answers in a pool with the whole model."""
 
 import json
 import os
@@ -128,9 +128,9 @@ def test_a_system_prompt_from_a_file_is_there_from_the_start(folder: Path) -> No
         assert answer["tokens_evaluated"] > plain + 20
 
 
-def test_a_begun_answer_is_gone_on_with(pool: Served) -> None:
-    begun = {"role": "assistant", "content": "The capital of France is"}
-    body = {"messages": [{"role": "user", "content": "hi"}, begun], "max_tokens": 6}
+def test_a_partial_answer_is_continued(pool: Served) -> None:
+    partial = {"role": "assistant", "content": "The capital of France is"}
+    body = {"messages": [{"role": "user", "content": "hi"}, partial], "max_tokens": 6}
     body |= {"temperature": 0, "id_slot": 0, "cache_prompt": False}
     answer = pool.client.post("/v1/chat/completions", json=body).json()
     # llama-server repeats the beginning, unless the request asks for its continuation.

@@ -118,7 +118,9 @@ async def reach(stream: TaskStream, kind: type[m.TaskMessage]) -> m.TaskMessage:
             return message
 
 
-async def begun(rig: Rig, fake: FakeWorker, prompt: str, n: int, **params: object) -> TaskStream:
+async def started_stream(
+    rig: Rig, fake: FakeWorker, prompt: str, n: int, **params: object
+) -> TaskStream:
     """Submit a task and write n tokens of its answer, one after the other."""
     stream = rig.generate(prompt, **params)
     await fake.got(m.Generate)

@@ -5,7 +5,7 @@ from typing import Any
 from tests.parity.cases import CHAT, Case, chat, completion
 
 SYSTEM: list[dict[str, Any]] = [{"role": "system", "content": " Be short. "}, *CHAT]
-BEGUN: list[dict[str, Any]] = [*CHAT, {"role": "assistant", "content": "The sea"}]
+PARTIAL: list[dict[str, Any]] = [*CHAT, {"role": "assistant", "content": "The sea"}]
 PARTS: list[dict[str, Any]] = [
     {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 ]
@@ -28,13 +28,13 @@ def _applied(name: str, **body: Any) -> Case:
 NO_JINJA = (
     chat("no jinja: a chat"),
     chat("no jinja: a system message", messages=SYSTEM),
-    chat("no jinja: a begun answer", messages=BEGUN),
+    chat("no jinja: a partial answer", messages=PARTIAL),
     chat("no jinja: a schema", response_format={"type": "json_object"}),
     chat("no jinja: tools", tools=[_TOOL]),
     chat("no jinja: a tool choice", tool_choice="required"),
     _applied("no jinja: the prompt"),
     _applied("no jinja: the prompt with a system message", messages=SYSTEM),
-    _applied("no jinja: the prompt of a begun answer", messages=BEGUN),
+    _applied("no jinja: the prompt of a partial answer", messages=PARTIAL),
     _applied("no jinja: the prompt of parts", messages=PARTS),
 )
 TOLD = (

@@ -36,7 +36,7 @@ ROOT = Path(__file__).parent.parent.parent
 TOKEN = "@"
 _OURS = tuple(f"{ROOT / name}/" for name in ("gateway", "worker", "protocol"))
 _BEGUN, _SEEN = 20, 40
-"""Events of the stream between which it is watched: it has begun, and goes on."""
+"""Events of the stream between which it is watched: it has started, and goes on."""
 _FIRST = "worker/output/generation.py"
 """Here the token becomes text."""
 

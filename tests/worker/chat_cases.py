@@ -29,12 +29,18 @@ class Answer(NamedTuple):
     calls: tuple[tuple[str, str], ...]
 
 
-def expect(tools: str = "", *, thinks: bool = False, begun: str = "") -> Expected:
+def expect(tools: str = "", *, thinks: bool = False, answer_prefix: str = "") -> Expected:
     """What the prompt of a format lets one expect."""
     reasoning = (CHANNELS if tools == "gpt-oss" else THINK) if thinks else None
     row = BY_NAME[tools] if tools else None
     dropped = row.dropped if row else ()
-    return Expected(tools=row, names=NAMES, reasoning_marks=reasoning, begun=begun, dropped=dropped)
+    return Expected(
+        tools=row,
+        names=NAMES,
+        reasoning_marks=reasoning,
+        answer_prefix=answer_prefix,
+        dropped=dropped,
+    )
 
 
 HELLO = "Hello, world!\nWhat's up?"
@@ -136,19 +142,19 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "functionary 3.2",
-        expect("functionary-v3.2", begun=">>>"),
+        expect("functionary-v3.2", answer_prefix=">>>"),
         'special_function\n{"arg1": 1}',
         Answer("", "", CALL),
     ),
     (
         "functionary 3.2, words",
-        expect("functionary-v3.2", begun=">>>"),
+        expect("functionary-v3.2", answer_prefix=">>>"),
         "all\n" + HELLO,
         Answer(HELLO, "", ()),
     ),
     (
         "functionary 3.2, both",
-        expect("functionary-v3.2", begun=">>>"),
+        expect("functionary-v3.2", answer_prefix=">>>"),
         f'all\n{HELLO}\n>>>special_function\n{ONE}\n>>>python\n{{"code": "1"}}',
         Answer(f"{HELLO}\n", "", (*CALL, ("python", '{"code": "1"}'))),
     ),
@@ -186,7 +192,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ("deepseek", expect("deepseek-r1"), DEEPSEEK, Answer("", "", CALL)),
     (
         "deepseek after opened reasoning",
-        expect("deepseek-r1", thinks=True, begun="<think>"),
+        expect("deepseek-r1", thinks=True, answer_prefix="<think>"),
         "\nI'm\nthinking\n</think>\n\n" + DEEPSEEK,
         Answer("", "I'm\nthinking\n", CALL),
     ),
@@ -211,7 +217,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "a call ends kimi's reasoning",
-        replace(expect("kimi-k2"), reasoning_marks=KIMI, begun="<think>"),
+        replace(expect("kimi-k2"), reasoning_marks=KIMI, answer_prefix="<think>"),
         "Hm <|tool_call_begin|>functions.special_function:0"
         '<|tool_call_argument_begin|>{"arg1": 1}<|tool_call_end|>',
         Answer("", "Hm ", CALL),
@@ -231,7 +237,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "gpt-oss, the recipient first",
-        expect("gpt-oss", thinks=True, begun="<|start|>assistant"),
+        expect("gpt-oss", thinks=True, answer_prefix="<|start|>assistant"),
         ' to=functions.special_function<|channel|>analysis json<|message|>{"arg1": 1}',
         Answer("", "", CALL),
     ),
@@ -288,7 +294,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "opened reasoning",
-        expect(thinks=True, begun="<think>"),
+        expect(thinks=True, answer_prefix="<think>"),
         f"\na</think>{HELLO}",
         Answer(HELLO, "a", ()),
     ),
@@ -300,7 +306,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "all space after the marks is dropped",
-        Expected(reasoning_marks=QWEN_35, begun="<think>\n"),
+        Expected(reasoning_marks=QWEN_35, answer_prefix="<think>\n"),
         f"\n a \n</think>\n\n\n {HELLO} ",
         Answer(f"{HELLO} ", "a \n", ()),
     ),
@@ -316,10 +322,15 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
         f"\na</think>\n{HELLO}",
         Answer(HELLO, "a", ()),
     ),
-    ("opened reasoning, none", expect(thinks=True, begun="<think>\n"), " \n", Answer("", "", ())),
+    (
+        "opened reasoning, none",
+        expect(thinks=True, answer_prefix="<think>\n"),
+        " \n",
+        Answer("", "", ()),
+    ),
     (
         "reasoning that is left in",
-        Expected(reasoning_marks=THINK, begun="<think>\n", is_plain=True),
+        Expected(reasoning_marks=THINK, answer_prefix="<think>\n", is_plain=True),
         f"a</think>{HELLO}",
         Answer(f"<think>\na</think>{HELLO}", "", ()),
     ),

@@ -27,14 +27,14 @@ TYPES: dict[str, Types] = {
 }
 
 
-def expect_tagged(tools: str, *, begun: str = "") -> Expected:
+def expect_tagged(tools: str, *, answer_prefix: str = "") -> Expected:
     """What the prompt of a format lets one expect."""
     return Expected(
         tools=BY_NAME[tools],
         names=NAMES,
         types=TYPES,
-        reasoning_marks=QWEN_35 if begun else None,
-        begun=begun,
+        reasoning_marks=QWEN_35 if answer_prefix else None,
+        answer_prefix=answer_prefix,
     )
 
 
@@ -86,7 +86,7 @@ KIMI_ONE = "special_function", "number", {"arg1": "1"}
 KIMI_TWO = "special_function_with_opt", "number", {"arg1": "1", "arg2": "2"}
 
 
-def expect_marked(name: str, begun: str = "") -> Expected:
+def expect_marked(name: str, answer_prefix: str = "") -> Expected:
     """What the prompt of a model with marks around all parts lets one expect."""
     tools = BY_NAME[name]
     row = next(row for row in REASONING_ROWS if row.marks == tools.marks)
@@ -96,7 +96,7 @@ def expect_marked(name: str, begun: str = "") -> Expected:
         types=TYPES,
         reasoning_marks=row.reasoning_marks,
         dropped=tools.dropped,
-        begun=begun,
+        answer_prefix=answer_prefix,
     )
 
 
@@ -326,25 +326,25 @@ TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "after reasoning",
-        expect_tagged("qwen3.5", begun="<think>"),
+        expect_tagged("qwen3.5", answer_prefix="<think>"),
         f"Hm</think>\n\n{TWO[0]}",
         Answer("", "Hm", CALL),
     ),
     (
         "inside reasoning",
-        expect_tagged("qwen3.5", begun="<think>"),
+        expect_tagged("qwen3.5", answer_prefix="<think>"),
         f"Need to see.\n{TWO[0]}",
         Answer("", "Need to see.\n", CALL),
     ),
     (
         "instead of reasoning",
-        expect_tagged("qwen3.5", begun="<think>"),
+        expect_tagged("qwen3.5", answer_prefix="<think>"),
         f"\n{TWO[0]}",
         Answer("", "", CALL),
     ),
     (
         "inside reasoning, no call",
-        expect_tagged("qwen3.5", begun="<think>"),
+        expect_tagged("qwen3.5", answer_prefix="<think>"),
         "a <tool_call>\n<function=python>\noops</think>b",
         Answer("<tool_call>\n<function=python>\noops</think>b", "a ", ()),
     ),

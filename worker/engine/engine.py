@@ -245,14 +245,14 @@ class Engine:
     def _end(self, reason: str) -> None:
         """Fail the remaining tasks.
 
-        A broken engine does not fail tasks that it has not begun: when the gateway has lost this
+        A broken engine does not fail tasks that it has not started: when the gateway has lost this
         worker, it gives them to another one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        unbegun = self._tasks.drop_waiting()
-        unbegun += [job.key for job in self._jobs.drop()]
+        not_started = self._tasks.drop_waiting()
+        not_started += [job.key for job in self._jobs.drop()]
         if self.failure is None:
-            self._outbox.extend(failed(key, error) for key in unbegun)
+            self._outbox.extend(failed(key, error) for key in not_started)
         for slot in self._tasks.busy():
             self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
             self._tasks.release(slot)

@@ -23,7 +23,7 @@ class EngineProgress:
     """
 
     number: int = 0
-    """Pieces of work begun so far."""
+    """Pieces of work started so far."""
     started_s: float = 0.0
     """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
     slowest_s: float = 0.0

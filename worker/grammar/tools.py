@@ -30,10 +30,10 @@ class ToolShape:
 
     tools: ToolFormat
     is_parallel: bool
-    begun: str = ""
+    opener_prefix: str = ""
     """Beginning of the first call's opener that the prompt contains."""
     reasoning_marks: ReasoningMarks | None = None
-    reasoning_begun: bool = False
+    reasoning_open: bool = False
     reasoning_over: bool = False
     """Whether the prompt contains the reasoning's end."""
     is_required: bool = True
@@ -95,7 +95,7 @@ def _reasoning(
     ends = () if is_closed else reasoning.ends
     end = f"({close} {after})?" if ends else f"{close} {after}".rstrip()
     text = f"{until(builder, reasoning.close, *ends)} {end}"
-    if shape.reasoning_begun:
+    if shape.reasoning_open:
         return f"{text} "
     return f"space ({literal(reasoning.open)} {text} {literal(reasoning.again)})? "
 
@@ -127,15 +127,15 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
     openers = shape.tools.openers
     tails = {tool["function"]["name"]: _tail(builder, tool, shape.tools) for tool in tools}
     first = [
-        _opened(name, tail, opener, shape.begun)
+        _opened(name, tail, opener, shape.opener_prefix)
         for opener in (openers[0], *shape.tools.loose_openers)
         for name, tail in tails.items()
     ]
     one = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
     later = [_later(name, tail, shape.tools) for name, tail in tails.items()]
-    if shape.begun and not shape.is_required:
-        words = shape.tools.dropped[0].removeprefix(shape.begun)
+    if shape.opener_prefix and not shape.is_required:
+        words = shape.tools.dropped[0].removeprefix(shape.opener_prefix)
         text = f"{literal(words)} {until(builder, openers[-1][0])}"
         more = builder.add_rule("next-call", _choice(later))
         # Only space may stand before another call; words before a call end where it begins.
@@ -171,14 +171,14 @@ def _tail(builder: GrammarBuilder, tool: Tool, tools: ToolFormat) -> str:
     return builder.add_rule(f"tool-{function['name']}-tail", text + close)
 
 
-def _opened(name: str, tail: str, parts: Sequence[str], begun: str) -> str:
+def _opened(name: str, tail: str, parts: Sequence[str], prefix: str) -> str:
     written = []
     for i, part in enumerate(parts):
         if part in _PATTERNS:
             written.append(_PATTERNS[part])
         else:
             text = name if part == NAME else part
-            written.append(literal(text.removeprefix(begun) if i == 0 else text))
+            written.append(literal(text.removeprefix(prefix) if i == 0 else text))
     return f"{' '.join(written)} {tail}"
 
 

@@ -228,9 +228,9 @@ class PromptReader:
         )
         for text in (message.infill.prefix, message.infill.suffix):
             self._tokens.valid_tokens(tuple(one for one in text if isinstance(one, int)))
-        begun = self.tokenize(Tokenize(content=prompt)) if prompt else []
+        prefix = self.tokenize(Tokenize(content=prompt)) if prompt else []
         vocabulary = self._backend.vocabulary
-        return infill_prompt(message.infill, begun, vocabulary, self._user_text, rules)
+        return infill_prompt(message.infill, prefix, vocabulary, self._user_text, rules)
 
     def _user_text(self, text: str) -> list[int]:
         """Tokenize a client's text without parsing special tokens in it."""
@@ -312,7 +312,7 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
         grammar=chat.grammar or params.grammar,
         reasoning_budget_start_tag=start,
         reasoning_budget_end_tags=tuple(ends),
-        generation_prompt=chat.begun,
+        generation_prompt=chat.generation_prompt,
     )
 
 

@@ -33,7 +33,7 @@ class MessagesReply:
         self._id = identity(card).id
         self._model = card.name
         self._prompt = {"cache_read_input_tokens": 0, "input_tokens": 0}
-        self._begun = False
+        self._started = False
         self._block = _NO_BLOCK
         self._index = -1
         self._has_calls = False
@@ -100,21 +100,21 @@ class MessagesReply:
         }
 
     def _opening(self) -> bytes:
-        if self._begun:
+        if self._started:
             return b""
-        self._begun = True
+        self._started = True
         stop = {"stop_reason": None, "stop_sequence": None}
         message = self._message([], stop, self._prompt | {"output_tokens": 0})
         return _event("message_start", message=message)
 
-    def _begin(self, block: _Block, begun: Mapping[str, Any]) -> bytes:
+    def _begin(self, block: _Block, content: Mapping[str, Any]) -> bytes:
         """Return what begins this block, after closing another; nothing if it is open."""
         if block == self._block:
             return b""
         closed = self._close()
         self._block = block
         self._index += 1
-        return closed + _event("content_block_start", index=self._index, content_block=begun)
+        return closed + _event("content_block_start", index=self._index, content_block=content)
 
     def _add(self, delta: Mapping[str, Any]) -> bytes:
         return _event("content_block_delta", index=self._index, delta=delta)

@@ -42,7 +42,7 @@ class WrapperReply:
             "created": int(time.time()),
             "model": "LLaMA_CPP",
         }
-        self._has_begun = False
+        self._has_started = False
 
     def started(self, index: int, message: Started) -> None:
         """Do nothing: the wrapper's answers name no slot."""
@@ -86,9 +86,9 @@ class WrapperReply:
 
     def _role(self) -> bytes:
         """Return the role, once: the first event of a chat."""
-        if self._has_begun or not self._is_chat:
+        if self._has_started or not self._is_chat:
             return b""
-        self._has_begun = True
+        self._has_started = True
         return self._frame({"delta": {"role": "assistant"}}, None)
 
     def _chunk(self, text: str, reason: str | None) -> bytes:

@@ -12,7 +12,7 @@ def of_recovery(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write how many tasks continued elsewhere, and what is quarantined or ejected."""
     yield counter(
         "llamapool_continued_tasks_total",
-        "Tasks that left their worker for another one, by cause and whether an answer had begun.",
+        "Tasks that left their worker for another one, by cause and whether an answer had started.",
         ("model", "cause", "answer"),
         metrics.moves.items(),
     )

@@ -367,7 +367,7 @@ class Dispatcher:
         if is_wanted and is_fault:
             task.n_faults += 1
             task.tried.add(task.worker)
-            has_place = self.placement.has_other(task, now) or task.answer.has_begun
+            has_place = self.placement.has_other(task, now) or task.answer.has_started
             if task.may_move and task.n_faults < MAX_FAULTS and has_place:
                 self.book.put_back(task, MoveCause.FAILED, now)
                 return []

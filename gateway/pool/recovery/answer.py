@@ -51,7 +51,7 @@ class Answer:
         return f"<Answer tokens={len(self.tokens)} characters={self.n_text}>"
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether another worker could continue it."""
         return bool(self.tokens) or self.is_echoed
 
@@ -72,7 +72,7 @@ class Answer:
 
     def start(self, message: Started) -> None:
         """Note the first worker's counts of the prompt; those of later workers are ignored."""
-        if not self.has_begun:
+        if not self.has_started:
             self.seed = message.seed
             if self.told_attempt < 0:
                 self.n_prompt, self.n_cached = message.n_prompt, message.n_cached
@@ -108,7 +108,7 @@ class Answer:
 
     def partial(self, *, pause_after_prefill: bool = False) -> PartialAnswer | None:
         """Return what the next worker needs to continue; None if it starts again."""
-        if not self.has_begun:
+        if not self.has_started:
             return None
         return PartialAnswer(
             tokens=tuple(self.tokens),

@@ -56,7 +56,7 @@ class DemandNotes:
         return Demand(waiting=n, oldest_s=max(0.0, now - since) if n else 0.0)
 
     def crossed(self, now: float) -> list[tuple[str, Demand]]:
-        """Return the demands to send for the models whose tasks have begun or ceased to wait."""
+        """Return the demands to send for the models whose tasks have started or ceased to wait."""
         pressed = self._queue.contested()
         changed, self._pressed = pressed ^ self._pressed, pressed
         found: list[tuple[str, Demand]] = []

@@ -109,7 +109,7 @@ class PendingPrefill:
         self._throughput = throughput
         self.n_prompts = 0
         self._n_reading = 0
-        """Prompts that the worker has begun to read."""
+        """Prompts that the worker has started to read."""
         self._n_tokens = 0.0
         self._since = 0.0
         """When it began with what it reads now."""

@@ -233,7 +233,7 @@ class RoutingPolicy:
 
     def started(self, task: Task, now: float) -> None:
         """Note that a worker begins with a task; its report of the blocks it holds came before."""
-        self.index.begun(task.task_id)
+        self.index.forget_expected(task.task_id)
         self._estimates[task.worker].started(task, now)
         self.order.touch(task.worker)
 
@@ -249,7 +249,7 @@ class RoutingPolicy:
     def ended(self, task: Task, message: Terminal, now: float) -> None:
         """Note what a task has left in the cache, and how long it took."""
         key = task.worker
-        self.index.begun(task.task_id)
+        self.index.forget_expected(task.task_id)
         self._estimates[key].ended(task, message, now)
         self.order.touch(key)
         if not isinstance(message, Done):

@@ -4,7 +4,7 @@ Pure bookkeeping over task ids, without workers or a clock. Each tenant has a co
 that it was served (virtual service, as in the Virtual Token Counter of Sheng et al., OSDI 2024); of
 the waiting tenants of the highest class the one with the least is next. A tenant that comes back
 after a pause starts at the level of those who waited, so idling saves up nothing. That level is
-without what is only assumed of tasks that have not begun: it may be given back. Within a tenant the
+without what is only assumed of tasks not started: it may be given back. Within a tenant the
 order is that of the requests' own priorities, then that of arrival.
 """
 

@@ -40,7 +40,7 @@ def activity(dispatcher: Dispatcher) -> Activity:
 
 
 def slot_uses(tasks: Iterable[Task]) -> list[SlotUse]:
-    """Return what the slots of one worker do; only tasks that have begun are known."""
+    """Return what the slots of one worker do; only tasks that have started are known."""
     return [
         (task.slot, _phase(task), _n_held(task))
         for task in tasks

@@ -104,7 +104,7 @@ class FleetEndpoints:
         return json_response(asdict(self._supervisor.report.rollout))
 
     async def start_rollout(self, request: Request) -> Response:
-        """Begin a rolling change; answers once it has begun."""
+        """Begin a rolling change; answers once it has started."""
         body = await self._service.read_order(request.scope, request.receive, "Rollout")
         order = _rollout(body)
         if (order.config or order.options) and not request.scope["is_operator"]:
@@ -113,7 +113,7 @@ class FleetEndpoints:
         return success_response(202)
 
     async def abort_rollout(self, request: Request) -> Response:
-        """Stop the rolling change and roll it back; answers once that has begun."""
+        """Stop the rolling change and roll it back; answers once that has started."""
         await self._order(request, lambda number: AbortOrder(id=number))
         return success_response(202)
 

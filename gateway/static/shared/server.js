@@ -66,7 +66,7 @@ function errorOf(body, status) {
   return { message: `The server answered with status ${status}.` };
 }
 
-// Makes an error of what a stream reports after it has begun.
+// Makes an error of what a stream reports after it has started.
 export function streamError(error) {
   const { message, type, param } = errorOf({ error }, error?.code ?? 500);
   return new RequestError(message, { status: Number(error?.code) || 500, type, param });

@@ -115,4 +115,4 @@ class Bye(Message):
 
     reason: str
     is_failure: bool = False
-    """It cannot go on. Tasks that it has not begun go to other workers."""
+    """It cannot go on. Tasks that it has not started go to other workers."""

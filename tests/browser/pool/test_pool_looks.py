@@ -95,10 +95,10 @@ async def begin(workers: Sequence[FakeWorker]) -> None:
             continue
         for slot, envelope in enumerate(worker.envelopes):
             if isinstance(envelope.payload, Generate):
-                begun = Started(slot=slot % worker.options.n_slots, n_prompt=90)
+                started = Started(slot=slot % worker.options.n_slots, n_prompt=90)
                 read = PromptRead(n_read=20 + 15 * i % 70)
                 task = envelope.task
-                await worker.send(Envelope(task, begun), Envelope(task, read))
+                await worker.send(Envelope(task, started), Envelope(task, read))
 
 
 async def test_an_empty_pool(view: Page, tmp_path: Path) -> None:

@@ -116,9 +116,9 @@ async def test_reasoning_that_cannot_be_ended_says_so(
 
 
 async def test_calls_of_tools_are_answered_by_hand(page: Page, fake_pool: Served) -> None:
-    begun = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
+    started = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
     rest = {"index": 0, "function": {"arguments": '"Paris"}'}}
-    call = stream({"tool_calls": [begun]}, {"tool_calls": [rest]}, finish="tool_calls")
+    call = stream({"tool_calls": [started]}, {"tool_calls": [rest]}, finish="tool_calls")
     asked = await answer_with(page, call, stream({"content": "It rains."}))
     await page.goto(fake_pool.url)
     await page.get_by_role("button", name="Settings of this chat").click()
@@ -208,23 +208,23 @@ WORKERS = """
 async def test_the_worker_that_ended_an_answer_and_its_wait_are_told_by_the_server(
     page: Page, fake_pool: Served
 ) -> None:
-    begun, rest = stream({"content": "One "}, {"content": "two."}).split("\n\n", 1)
+    started, rest = stream({"content": "One "}, {"content": "two."}).split("\n\n", 1)
     moved = ": worker queue_ms=1900 cached=3 route=prefix name=gpu-3/chat-1\n\n"
     head = {"x_llamapool_worker": "gpu-9/old", "x_llamapool_queue_ms": "70"}
-    await answer_with(page, WORKERS + begun + "\n\n" + rest)
+    await answer_with(page, WORKERS + started + "\n\n" + rest)
     await page.goto(fake_pool.url)
     await say(page, "The head was too early.")
     figures = (await answered(page)).locator(".figures")
     await expect(figures).to_contain_text("gpu-1/chat 0, gpu-2/x")
     await expect(figures).to_contain_text("queued 1.4 s")
-    await answer_with(page, f"{begun}\n\n{moved}{rest}", **head)
+    await answer_with(page, f"{started}\n\n{moved}{rest}", **head)
     await say(page, "It moved.")
     figures = (await answered(page, 2)).locator(".figures")
     await expect(figures).to_contain_text("gpu-3/chat-1")
     await expect(figures).to_contain_text("queued 1.9 s")
     await expect(figures).not_to_contain_text("gpu-9/old")
     await expect(figures.get_by_title("Worker; chosen for: prefix")).to_be_visible()
-    await answer_with(page, f"{begun}\n\n{rest}", **head)
+    await answer_with(page, f"{started}\n\n{rest}", **head)
     await say(page, "The head said all.")
     figures = (await answered(page, 3)).locator(".figures")
     await expect(figures).to_contain_text("gpu-9/old")

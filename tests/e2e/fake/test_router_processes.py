@@ -180,19 +180,19 @@ def test_no_download_outlives_its_server(route: Route) -> None:
 
 def test_a_busy_model_is_waited_for(route: Route) -> None:
     served = route("a", "b", models_max=1)
-    begun = threading.Event()
+    started = threading.Event()
 
     def busy() -> int:
         n = 0
         with served.stream("slow", model="a", n_predict=100) as stream:
             for event in stream:
-                begun.set()
+                started.set()
                 n += len(event.get("tokens", ()))
         return n
 
     with ThreadPoolExecutor() as pool:
         first = pool.submit(busy)
-        assert begun.wait(40)
+        assert started.wait(40)
         second = asked(served, "b")
         assert first.done()
         assert first.result() == 100
@@ -203,20 +203,20 @@ def test_a_busy_model_is_waited_for(route: Route) -> None:
 def test_gateways_make_room_only_with_what_none_of_them_uses(route: Route) -> None:
     """Four streams of one model fall on either gateway, and so do four requests for another."""
     served = route("a", "b", ini="[*]\nparallel = 4\n", models_max=1, gateways=2)
-    begun = threading.Barrier(5)
+    started = threading.Barrier(5)
 
     def busy(number: int) -> int:
         n = 0
         with served.stream(f"slow {number}", model="a", n_predict=100) as stream:
             for event in stream:
                 if not n:
-                    begun.wait(40)
+                    started.wait(40)
                 n += len(event.get("tokens", ()))
         return n
 
     with ThreadPoolExecutor(8) as pool:
         first = [pool.submit(busy, number) for number in range(4)]
-        begun.wait(40)
+        started.wait(40)
         second = [pool.submit(asked, served, "b") for _ in range(4)]
         assert [one.result().status_code for one in second] == [200] * 4
         assert [one.result() for one in first] == [100] * 4

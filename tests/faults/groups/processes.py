@@ -149,15 +149,15 @@ def terminated(drain_s: float) -> Inject:
     """The service is asked to end while more is asked of it than it has slots for."""
 
     async def inject(scene: Scene) -> None:
-        n_running = scene.load.n_begun - len(scene.load.outcomes)
+        n_running = scene.load.n_started - len(scene.load.outcomes)
         n_ended = len(scene.load.outcomes)
-        begun = time.monotonic()
+        started = time.monotonic()
         ending = asyncio.create_task(scene.pool.stop(timeout_s=drain_s + 30))
         await scene.pool.wait_for("draining", 5)
         await scene.load.stop()
         code = await ending
         scene.expect(code == 0, f"exit code {code}")
-        scene.expect(time.monotonic() - begun < drain_s + 10, "it took longer than its limit")
+        scene.expect(time.monotonic() - started < drain_s + 10, "it took longer than its limit")
         kept = [one for one in scene.load.outcomes[n_ended:] if one.ending is Ending.ANSWERED]
         scene.expect(len(kept) >= n_running, f"{len(kept)} of {n_running} running ones ended well")
 
@@ -183,11 +183,11 @@ async def out_of_memory(scene: Scene) -> None:
 
 async def drained_too_long(scene: Scene) -> None:
     """End the service while streams run that are longer than it may wait for them."""
-    begun = time.monotonic()
+    started = time.monotonic()
     ending = asyncio.create_task(scene.pool.stop(timeout_s=30))
     await scene.load.stop()
     code = await ending
-    took_s = time.monotonic() - begun
+    took_s = time.monotonic() - started
     scene.expect(code == 0, f"exit code {code}")
     scene.expect(1.5 < took_s < 6, f"it took {took_s:.1f} s")
 
@@ -196,10 +196,10 @@ async def terminated_twice(scene: Scene) -> None:
     stopping = asyncio.create_task(scene.pool.stop())
     await scene.pool.wait_for("draining", 5)
     scene.pool.process.send_signal(signal.SIGTERM)
-    begun = time.monotonic()
+    started = time.monotonic()
     code = await stopping
     scene.expect(code == 1, f"exit code {code}")
-    scene.expect(time.monotonic() - begun < 3, "it did not end at once")
+    scene.expect(time.monotonic() - started < 3, "it did not end at once")
     await scene.load.stop()
 
 

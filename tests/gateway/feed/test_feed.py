@@ -69,10 +69,10 @@ async def test_a_slot_that_reads_is_as_full_as_what_it_has_read(tmp_path: Path) 
         asking = asyncio.create_task(gateway.post("/v1/chat/completions", CHAT))
         await worker.got(m.Generate)
         key = worker.envelopes[-1].task
-        begun = m.Started(slot=1, n_prompt=1000, n_cached=100)
+        started = m.Started(slot=1, n_prompt=1000, n_cached=100)
         for n_read, shown in ((0, 100), (300, 400), (900, 1000), (1100, 1000)):
             read = m.PromptRead(n_read=n_read, n_cached=100)
-            await worker.send(m.Envelope(key, begun if not n_read else read))
+            await worker.send(m.Envelope(key, started if not n_read else read))
             await reader.until(lambda s, n=shown: s["load"]["w0"]["tokens"] == [0, n])  # type: ignore[misc]
             assert reader.state["load"]["w0"]["slots"] == ".r"
         await worker.send(m.Envelope(key, m.Delta(text="x", tokens=(1,), n_predicted=1)))

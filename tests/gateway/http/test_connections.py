@@ -120,13 +120,13 @@ async def test_a_client_that_leaves_with_requests_behind_frees_its_slot(
         await until(lambda: open_connections(gateway) == 0)
 
 
-@pytest.mark.parametrize("begun", [b"G", b"GET /livez HTTP/1.1\r\nHost: loc", HEALTH + b"GET /"])
-async def test_half_a_head_is_closed(tmp_path: Path, begun: bytes) -> None:
+@pytest.mark.parametrize("half", [b"G", b"GET /livez HTTP/1.1\r\nHost: loc", HEALTH + b"GET /"])
+async def test_half_a_head_is_closed(tmp_path: Path, half: bytes) -> None:
     async with running(tmp_path, limits=LimitsConfig(head_s=0.1)) as gateway:
-        reader, writer = await connect(gateway, begun[: len(HEALTH)])
-        if len(begun) > len(HEALTH):
+        reader, writer = await connect(gateway, half[: len(HEALTH)])
+        if len(half) > len(HEALTH):
             assert await reader.readuntil(b"\r\n\r\n")
-            writer.write(begun[len(HEALTH) :])
+            writer.write(half[len(HEALTH) :])
         await rest(reader)
         await hang_up((reader, writer))
         await until(lambda: open_connections(gateway) == 0)

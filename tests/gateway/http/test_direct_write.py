@@ -291,7 +291,7 @@ async def test_more_of_the_same_part_is_written_without_waking_its_task(
 
     monkeypatch.setattr(EventStream, "prepare", prepares)
     transport = Transport()
-    one, pumping = await begun(DirectWriter(transport, SENDING))
+    one, pumping = await started(DirectWriter(transport, SENDING))
     for delta in deltas:
         one.push_delta(delta, 11.0)
         for _ in range(4):
@@ -306,7 +306,7 @@ async def test_more_of_the_same_part_is_written_without_waking_its_task(
 async def test_text_for_a_client_that_does_not_read_waits_for_it() -> None:
     sent: list[Any] = []
     transport = Transport()
-    one, pumping = await begun(DirectWriter(transport, SENDING), sent)
+    one, pumping = await started(DirectWriter(transport, SENDING), sent)
     one.push_delta(TEXTS[0], 11.0)
     for _ in range(4):
         await asyncio.sleep(0)
@@ -320,7 +320,7 @@ async def test_text_for_a_client_that_does_not_read_waits_for_it() -> None:
     assert [message.get("body") for message in sent] == [None, event(b"b"), b"end"]
 
 
-async def begun(
+async def started(
     writer: DirectWriter, sent: list[Any] | None = None
 ) -> tuple[TaskStream, "asyncio.Task[None]"]:
     """Begin to write a choice to a client."""

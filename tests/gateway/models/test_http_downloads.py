@@ -15,7 +15,7 @@ from tests.gateway.inprocess import Running
 from tests.gateway.models.test_http_models import routing, said, states
 
 NAME = "u/m:F16"
-BEGUN = DownloadReport(model=NAME)
+STARTED = DownloadReport(model=NAME)
 DOWNLOADING = {"model": NAME, "event": "model_status", "data": {"status": "downloading"}}
 
 
@@ -36,7 +36,7 @@ async def test_a_download_is_listed_told_and_there_in_the_end(tmp_path: Path) ->
     async with routing(tmp_path, "a") as (gateway, supervisor):
         async with gateway.client.stream("GET", "/models/sse") as stream:
             events = events_of(stream)
-            answer = await ask(gateway, supervisor, BEGUN)
+            answer = await ask(gateway, supervisor, STARTED)
             assert (answer.status_code, answer.json()) == (200, {"success": True})
             assert await anext(events) == DOWNLOADING
             supervisor.send(DownloadReport(model=NAME, file="m.gguf", done=3, total=9))
@@ -57,7 +57,7 @@ async def test_a_download_that_fails_later_is_told_as_an_event(tmp_path: Path) -
     async with routing(tmp_path, "a") as (gateway, supervisor):
         async with gateway.client.stream("GET", "/models/sse") as stream:
             events = events_of(stream)
-            assert (await ask(gateway, supervisor, BEGUN)).status_code == 200
+            assert (await ask(gateway, supervisor, STARTED)).status_code == 200
             assert await anext(events) == DOWNLOADING
             supervisor.send(DownloadReport(model=NAME, has_ended=True, error="no room"))
             assert await anext(events) == {"model": NAME, "event": "download_failed"}
@@ -68,12 +68,12 @@ async def test_a_download_that_cannot_begin_says_why(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
         failed = DownloadReport(model=NAME, has_ended=True, error="cannot fetch u/m")
         assert said(await ask(gateway, supervisor, failed)) == "400 cannot fetch u/m"
-        assert (await ask(gateway, supervisor, BEGUN)).status_code == 200, "it is tried again"
+        assert (await ask(gateway, supervisor, STARTED)).status_code == 200, "it is tried again"
 
 
 async def test_a_download_is_given_up_by_unloading(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        await ask(gateway, supervisor, BEGUN)
+        await ask(gateway, supervisor, STARTED)
         unload = {"model": NAME}
         answer = await gateway.post("/models/unload", unload)
         assert (answer.status_code, answer.json()) == (200, {"success": True})
@@ -84,7 +84,7 @@ async def test_a_download_is_given_up_by_unloading(tmp_path: Path) -> None:
 
 async def test_a_download_is_given_up_by_a_deletion(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        await ask(gateway, supervisor, BEGUN)
+        await ask(gateway, supervisor, STARTED)
         assert (await gateway.client.delete(f"/models?model={NAME}")).json() == {"success": True}
         assert supervisor.orders == [f"download {NAME}", f"delete {NAME}"]
 
@@ -103,17 +103,17 @@ async def test_what_cannot_be_downloaded_is_refused(
     tmp_path: Path, body: dict[str, Any], answer: str
 ) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        await ask(gateway, supervisor, BEGUN)
+        await ask(gateway, supervisor, STARTED)
         assert said(await gateway.post("/models", body)) == answer
         assert supervisor.orders == [f"download {NAME}"]
 
 
 async def test_two_who_ask_at_once_wait_for_one_download(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
-        supervisor.begins = BEGUN
+        supervisor.begins = STARTED
         asked = [gateway.post("/models", {"model": NAME}) for _ in range(2)]
         codes = sorted([one.status_code for one in await asyncio.gather(*asked)])
-        assert codes in ([200, 200], [200, 400]), "the second may come when it has begun"
+        assert codes in ([200, 200], [200, 400]), "the second may come when it has started"
 
 
 async def test_without_the_cache_nothing_is_downloaded(tmp_path: Path) -> None:

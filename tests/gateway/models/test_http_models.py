@@ -237,8 +237,8 @@ async def test_every_change_is_an_event(tmp_path: Path) -> None:
             line = await anext(lines)
             if line.startswith("data: "):
                 events.append(json.loads(line[6:]))
-    begun, loading, loaded, gone = events
-    assert begun == {"model": "a", "event": "model_status", "data": {"status": "loading"}}
+    started, loading, loaded, gone = events
+    assert started == {"model": "a", "event": "model_status", "data": {"status": "loading"}}
     assert loading["event"] == "status_change"
     assert loading["data"]["progress"]["current"] == "text_model"
     assert loaded["data"]["info"]["id"] == "a"

@@ -13,7 +13,7 @@ from protocol.process.shared_memory import make_shared
 from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountTable
 from protocol.wire.messages import TaskKey
 from tests.fakes.worker import FakeWorker
-from tests.gateway.rig import SLOW, Rig, begun, one_more, text_of
+from tests.gateway.rig import SLOW, Rig, one_more, started_stream, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ async def killed(rig: Rig, *, epochs: int = 0) -> AsyncIterator[tuple[AccountTab
     try:
         await fake.start()
         await rig.until(1)
-        stream = await begun(rig, fake, "one two three", 1)
+        stream = await started_stream(rig, fake, "one two three", 1)
         yield table, stream
         async with one_more(rig, "b"):
             await fake.die()

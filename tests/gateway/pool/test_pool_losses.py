@@ -14,7 +14,7 @@ from protocol.wire import codec, side_tasks
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions, token_of
 from tests.fakes.worker import FakeWorker, failed
-from tests.gateway.rig import SLOW, Rig, begun, one_more, reach, text_of
+from tests.gateway.rig import SLOW, Rig, one_more, reach, started_stream, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail_if_they_may
 async def stream_fails(rig: Rig) -> None:
     loop = asyncio.get_running_loop()
     async with rig.workers(SLOW) as [fake]:
-        stream = await begun(rig, fake, "one two three", 1)
+        stream = await started_stream(rig, fake, "one two three", 1)
         died_at = loop.time()
         await fake.die()
         with pytest.raises(TaskError, match="lost") as caught:
@@ -72,7 +72,7 @@ async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig
 async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(rig: Rig) -> None:
     one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
     async with rig.workers(one) as [doomed]:
-        stream = await begun(rig, doomed, "one two three four", 2)
+        stream = await started_stream(rig, doomed, "one two three four", 2)
         async with one_more(rig, "b") as other:
             await doomed.die()
             assert await stream.receive() == Resumed()
@@ -95,7 +95,7 @@ async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(ri
 
 async def test_a_stream_waits_for_the_first_worker_that_comes(rig: Rig) -> None:
     async with rig.workers(SLOW) as [doomed]:
-        stream = await begun(rig, doomed, "one two three", 1)
+        stream = await started_stream(rig, doomed, "one two three", 1)
         await doomed.die()
         await rig.until(0)
     async with one_more(rig, "w0"):
@@ -105,7 +105,7 @@ async def test_a_stream_waits_for_the_first_worker_that_comes(rig: Rig) -> None:
 async def test_a_stream_goes_on_as_often_as_its_worker_dies(rig: Rig) -> None:
     words = " ".join(f"w{i}" for i in range(32))
     async with rig.workers(FakeOptions(name="w0", free_running=False)) as [first]:
-        stream = await begun(rig, first, words, 1)
+        stream = await started_stream(rig, first, words, 1)
         await first.die()
         await rig.until(0)
     for i in range(10):
@@ -125,7 +125,7 @@ async def test_a_stream_goes_on_as_often_as_its_worker_dies(rig: Rig) -> None:
 async def test_the_worker_that_fails_a_part_of_an_answer_is_replaced(rig: Rig) -> None:
     one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
     async with rig.workers(one) as [broken]:
-        stream = await begun(rig, broken, "one two three", 2)
+        stream = await started_stream(rig, broken, "one two three", 2)
         async with one_more(rig, "b"):
             key = m.TaskKey(stream.task_id)
             await broken.send(m.Envelope(key, failed(ErrorCode.INTERNAL, "cannot compute")))
@@ -147,7 +147,7 @@ async def test_what_a_killed_worker_had_of_an_embedding_another_makes(rig: Rig) 
 async def test_a_silent_worker_is_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.pool.network.connections._SILENT_MIN_S", 0.2)
     async with rig.workers(SLOW) as [fake]:
-        stream = await begun(rig, fake, "one two three", 1)
+        stream = await started_stream(rig, fake, "one two three", 1)
         fake.go_silent()
         async with one_more(rig, "b"):
             assert await text_of(stream) == " two three"
@@ -288,7 +288,7 @@ async def test_a_draining_worker_finishes_what_nobody_else_can_and_gets_nothing_
 
 async def test_the_streams_of_a_draining_worker_go_on_elsewhere(rig: Rig) -> None:
     async with rig.workers(FakeOptions(name="a", free_running=False)) as [old]:
-        stream = await begun(rig, old, "one two three", 2)
+        stream = await started_stream(rig, old, "one two three", 2)
         await old.send(m.Draining())
         await rig.until(0)
         async with one_more(rig, "b"):

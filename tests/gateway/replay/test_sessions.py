@@ -27,7 +27,7 @@ def sessions_of(keep_s: float = 300.0, **limits: int) -> StreamSessions:
     return StreamSessions(LimitsConfig(**limits), keep_s)
 
 
-def begun(sessions: StreamSessions, name: str, data: bytes = b"", key: str = "") -> StreamSession:
+def started(sessions: StreamSessions, name: str, data: bytes = b"", key: str = "") -> StreamSession:
     session = sessions.begin(key, name)
     sessions.take(session, HEAD)
     sessions.take(session, body(data))
@@ -35,7 +35,7 @@ def begun(sessions: StreamSessions, name: str, data: bytes = b"", key: str = "")
 
 
 def ended(sessions: StreamSessions, name: str, data: bytes = b"", key: str = "") -> StreamSession:
-    session = begun(sessions, name, data, key)
+    session = started(sessions, name, data, key)
     sessions.take(session, body(b"", more=False))
     sessions.over(session)
     return session
@@ -47,7 +47,7 @@ def ids(sessions: StreamSessions, *names: str, key: str = "") -> list[str]:
 
 async def test_a_stream_belongs_to_its_key() -> None:
     sessions = sessions_of()
-    ours, theirs = begun(sessions, "a", key="we"), begun(sessions, "a", key="they")
+    ours, theirs = started(sessions, "a", key="we"), started(sessions, "a", key="they")
     assert sessions.find("we", "a") is ours and sessions.find("they", "a") is theirs
     assert sessions.find("", "a") is None
     assert not sessions.end("", "a") and sessions.end("we", "a")
@@ -56,8 +56,8 @@ async def test_a_stream_belongs_to_its_key() -> None:
 
 async def test_a_new_stream_ends_the_one_of_its_id() -> None:
     sessions = sessions_of()
-    first = begun(sessions, "a", b"one")
-    second = begun(sessions, "a", b"two")
+    first = started(sessions, "a", b"one")
+    second = started(sessions, "a", b"two")
     assert first.is_stopped and sessions.find("", "a") is second
     sessions.take(first, body(b"late"))
     sessions.over(first)
@@ -74,7 +74,7 @@ async def test_what_never_began_is_forgotten() -> None:
 
 async def test_an_ended_stream_is_forgotten_in_time() -> None:
     sessions = sessions_of(keep_s=0.0)
-    running, over = begun(sessions, "a", b"x"), ended(sessions, "b", b"yy")
+    running, over = started(sessions, "a", b"x"), ended(sessions, "b", b"yy")
     assert sessions.find("", "b") is over
     await until(lambda: len(sessions) == 1)
     assert sessions.find("", "a") is running and sessions.n_bytes == 1
@@ -83,7 +83,7 @@ async def test_an_ended_stream_is_forgotten_in_time() -> None:
 async def test_ids_find_the_streams_of_all_their_models_once() -> None:
     sessions = sessions_of()
     for name in ("a", "a::m", "a::m::q", "ab", "b::m", "::"):
-        begun(sessions, name)
+        started(sessions, name)
     assert ids(sessions, "a") == ["a", "a::m", "a::m::q"]
     assert ids(sessions, "b", "a::m", "a::m", "zz") == ["b::m", "a::m", "a::m::q"]
     assert ids(sessions, "a", key="other") == [] == ids(sessions)
@@ -93,24 +93,24 @@ async def test_a_lookup_cuts_an_id_of_many_parts_a_few_times_only() -> None:
     """4,096 ids of 1,023 parts took the loop for 2.6 s."""
     sessions = sessions_of()
     name = "a" + "::b" * 300
-    begun(sessions, name)
+    started(sessions, name)
     assert ids(sessions, "a") == ids(sessions, name[:7]) == ids(sessions, name) == [name]
     assert ids(sessions, name[:301]) == []
 
 
 async def test_ended_streams_make_room_and_running_ones_do_not() -> None:
     sessions = sessions_of(kept_streams=3)
-    begun(sessions, "runs")
+    started(sessions, "runs")
     for name in ("first", "second"):
         ended(sessions, name)
-    begun(sessions, "more")
+    started(sessions, "more")
     assert ids(sessions, "runs", "first", "second", "more") == ["runs", "second", "more"]
-    begun(sessions, "most")
+    started(sessions, "most")
     with pytest.raises(TaskError) as caught:
         sessions.begin("", "too many")
     assert caught.value.code is ErrorCode.OVERLOADED
     assert "kept_streams of [gateway.limits]" in caught.value.message
-    begun(sessions, "most")  # it takes the place of the one that it ends
+    started(sessions, "most")  # it takes the place of the one that it ends
 
 
 async def test_room_comes_from_the_key_that_keeps_most() -> None:
@@ -118,7 +118,7 @@ async def test_room_comes_from_the_key_that_keeps_most() -> None:
     ended(sessions, "a", key="modest")
     for name in ("a", "b", "c"):
         ended(sessions, name, key="greedy")
-    begun(sessions, "b", key="modest")
+    started(sessions, "b", key="modest")
     assert ids(sessions, "a", "b", key="modest") == ["a", "b"]
     assert ids(sessions, "a", "b", "c", key="greedy") == ["b", "c"]
 
@@ -129,7 +129,7 @@ async def test_bytes_come_from_the_key_that_keeps_most_of_them() -> None:
         ended(sessions, name, b"x", key="many")
     for name in ("a", "b"):
         ended(sessions, name, b"x" * (MIB // 2 - 2), key="large")
-    begun(sessions, "c", b"x" * 10, key="other")
+    started(sessions, "c", b"x" * 10, key="other")
     assert ids(sessions, "a", "b", "c", key="many") == ["a", "b", "c"]
     assert ids(sessions, "a", "b", key="large") == ["b"]
 
@@ -137,17 +137,17 @@ async def test_bytes_come_from_the_key_that_keeps_most_of_them() -> None:
 async def test_a_key_has_a_limit_of_its_own() -> None:
     sessions = sessions_of(kept_streams_of_key=1)
     ended(sessions, "a", key="we")
-    begun(sessions, "b", key="we")
+    started(sessions, "b", key="we")
     with pytest.raises(TaskError, match="kept_streams_of_key"):
         sessions.begin("we", "c")
-    begun(sessions, "c", key="they")
+    started(sessions, "c", key="they")
     for name in ("a", "b"):  # without a key there is none
-        begun(sessions, name)
+        started(sessions, name)
 
 
 async def test_the_latest_bytes_of_a_stream_are_kept() -> None:
     sessions = sessions_of()
-    session = begun(sessions, "a", b"x" * MAX_BYTES)
+    session = started(sessions, "a", b"x" * MAX_BYTES)
     sessions.take(session, body(b"end"))
     assert (session.n_dropped, session.n_bytes, session.total_bytes) == (
         3,
@@ -165,7 +165,7 @@ async def test_all_together_are_bounded_in_bytes() -> None:
     ended(sessions, "old", b"x" * MIB)
     read = ended(sessions, "read", b"")
     with sessions.reading(read):
-        longest, short = begun(sessions, "long", b"x" * (MIB // 2)), begun(sessions, "short")
+        longest, short = started(sessions, "long", b"x" * (MIB // 2)), started(sessions, "short")
         assert ids(sessions, "old", "read") == ["read"]
         sessions.take(short, body(b"y" * (MIB // 2 + 1)))
         assert sessions.n_bytes <= MIB
@@ -177,7 +177,7 @@ async def test_all_together_are_bounded_in_bytes() -> None:
 
 async def test_a_drain_ends_what_nobody_reads_now_and_later() -> None:
     sessions = sessions_of()
-    unread, read = begun(sessions, "a"), begun(sessions, "b")
+    unread, read = started(sessions, "a"), started(sessions, "b")
     with sessions.reading(read):
         sessions.drain()
         assert unread.is_stopped and not read.is_stopped
@@ -186,7 +186,7 @@ async def test_a_drain_ends_what_nobody_reads_now_and_later() -> None:
 
 async def test_readers_wait_for_what_comes_and_leave_nothing_behind() -> None:
     sessions = sessions_of()
-    session = begun(sessions, "a", b"one")
+    session = started(sessions, "a", b"one")
     assert await session.read(1) == b"ne"
     waiting = [asyncio.ensure_future(session.read(at)) for at in (3, 5, 99)]
     await asyncio.sleep(0)
@@ -260,7 +260,7 @@ async def _play(steps: list[tuple[str, int]]) -> None:
         one = made[n % len(made)] if made else None
         if what == "begin":
             with suppress(TaskError):
-                made.append(begun(sessions, name, key=key))
+                made.append(started(sessions, name, key=key))
         elif what == "end":
             sessions.end(key, name)
         elif one is None:

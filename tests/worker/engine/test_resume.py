@@ -199,7 +199,7 @@ def test_the_limit_of_time_counts_what_another_worker_spent() -> None:
     assert (done.finish, done.n_predicted) == (Finish.LIMIT, 4)
 
 
-def test_a_begun_answer_survives_a_preemption() -> None:
+def test_a_partial_answer_survives_a_preemption() -> None:
     options: dict[str, Any] = {"n_slots": 2, "n_cells": 800}
     whole = Cut(Rig(**options), "abc", n_predict=-1)
     rig = Rig(**options)

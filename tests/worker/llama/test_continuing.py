@@ -185,7 +185,7 @@ def test_a_sampler_is_taken_over_after_any_token(model: LlamaBackend, case: str)
 
 
 @pytest.mark.parametrize(("grammar", "text"), [('root ::= "yes"', " no"), ('root ::= "a"+', "ab")])
-def test_what_the_grammar_does_not_allow_was_not_begun(
+def test_what_the_grammar_does_not_allow_is_refused(
     model: LlamaBackend, grammar: str, text: str
 ) -> None:
     sampler = model.open_sampler(SamplingParams(grammar=grammar), [])

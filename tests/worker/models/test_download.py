@@ -47,8 +47,8 @@ def test_the_progress_of_each_file_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         return f"{cache_dir}/{name}"
 
     put_hub(monkeypatch, get)
-    begun, *told = said("u/m:F16")
-    assert begun == {}
+    started, *told = said("u/m:F16")
+    assert started == {}
     for file in NAMES[1:]:
         of_file = [one for one in told if one["file"] == file]
         assert of_file[0] == {"file": file, "done": 5, "total": 10}

@@ -115,7 +115,7 @@ def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
 
 def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
     expected = Expected(
-        reasoning_marks=THINK, begun="<think>\na\n</think>\n\nHello", is_continued=True
+        reasoning_marks=THINK, answer_prefix="<think>\na\n</think>\n\nHello", is_continued=True
     )
     parsed = ChatParser(expected, is_whole=True).feed(" world")
     assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
@@ -124,14 +124,18 @@ def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
 
 @pytest.mark.parametrize("text", ["", " to=functions.special", "<|channel|>comm"])
 def test_the_prompts_own_end_is_no_part_of_an_answer_that_was_cut(text: str) -> None:
-    expected = expect("gpt-oss", thinks=True, begun="<|start|>assistant")
+    expected = expect("gpt-oss", thinks=True, answer_prefix="<|start|>assistant")
     assert parse(expected, list(text)) == Answer(text, "", ())
-    assert parse(expect("functionary-v3.2", begun=">>>"), list("al")) == Answer("al", "", ())
+    assert parse(expect("functionary-v3.2", answer_prefix=">>>"), list("al")) == Answer(
+        "al", "", ()
+    )
 
 
 def test_what_nobody_asked_to_continue_is_repeated_in_streams_too() -> None:
-    begun = "<think>\na\n</think>\n\nHello"
-    expected = Expected(reasoning_marks=THINK, begun=begun, is_continued=True, repeats_begun=True)
+    answer_prefix = "<think>\na\n</think>\n\nHello"
+    expected = Expected(
+        reasoning_marks=THINK, answer_prefix=answer_prefix, is_continued=True, repeats_prefix=True
+    )
     parsed = ChatParser(expected).feed(" world")
     assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
 

@@ -23,7 +23,7 @@ def thinking(name: str) -> str:
 @pytest.mark.parametrize("end", ["", "</think>", "</think>So: "])
 def test_a_call_may_end_reasoning(name: str, end: str) -> None:
     prompt = read(thinking(name), tools=(ORDER, TIME))
-    assert prompt.expected is not None and prompt.begun.endswith("<think>")
+    assert prompt.expected is not None and prompt.generation_prompt.endswith("<think>")
     text = f"Hm.{end}{written(name, ONE)}"
     for i in range(len(text)):
         answer = parse(prompt.expected, [text[:i], text[i:]])
@@ -121,5 +121,5 @@ def test_v4_without_thinking_begins_with_the_end_of_reasoning() -> None:
     assert parse(plain.expected, ["Hi."]).content == "</think>Hi."
     assert parse(parsed.expected, ["Hi."]).content == "Hi."
     answer = {"role": "assistant", "content": "So"}
-    begun = read(template, USER, answer, continue_final_message=True, add_generation_prompt=False)
-    assert begun.text.endswith("[assistant]</think>So")
+    partial = read(template, USER, answer, continue_final_message=True, add_generation_prompt=False)
+    assert partial.text.endswith("[assistant]</think>So")

@@ -349,8 +349,8 @@ def test_gemma_may_reason_again_and_end_it_twice(text: str, reasoning: str, cont
 
 
 def test_gemma_goes_on_after_reasoning_as_the_template_writes_it() -> None:
-    begun = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
-    prompt = read(GEMMA, USER, begun, continue_final_message=True)
+    partial = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}
+    prompt = read(GEMMA, USER, partial, continue_final_message=True)
     assert prompt.text.endswith("[assistant]<|channel>thought\nHm<channel|>Hi")
 
 

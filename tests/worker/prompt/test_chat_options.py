@@ -102,7 +102,7 @@ def test_the_built_in_form_is_what_llama_cpp_writes_for_the_same_text(
             assert text == llama_cpp_says(source, turns, add_answer=adds), turns
 
 
-def test_without_jinja_a_begun_answer_is_a_message_like_any_other() -> None:
+def test_without_jinja_a_partial_answer_is_a_message_like_any_other() -> None:
     messages = (USER, {"role": "assistant", "content": None})
     chat = Chat(messages=messages, add_generation_prompt=False, continue_final_message=True)
     prompt = BuiltInReader(card("chatml", jinja=False)).read(chat)

@@ -1,4 +1,4 @@
-"""Chats with tools, reasoning and begun answers: prompt, grammar, and what is expected."""
+"""Chats with tools, reasoning and partial answers: prompt, grammar, and what is expected."""
 
 import json
 from typing import Any
@@ -80,7 +80,7 @@ def test_tools_go_into_the_template() -> None:
 
 
 def test_a_plain_chat_is_not_parsed() -> None:
-    assert read(HERMES) == ChatPrompt(text="[user]hi\n[assistant]", begun="[assistant]")
+    assert read(HERMES) == ChatPrompt(text="[user]hi\n[assistant]", generation_prompt="[assistant]")
 
 
 def test_with_choice_none_tools_are_shown_but_not_called() -> None:
@@ -98,7 +98,7 @@ def test_earlier_calls_are_objects_where_the_template_writes_json() -> None:
 def test_earlier_calls_are_text_where_the_template_joins_texts() -> None:
     prompt = read(TEXT_ARGUMENTS, USER, CALLED, RESULT, tools=(WEATHER,))
     assert '>>>get_weather\n{"city": "Rome"}' in prompt.text
-    assert prompt.expected is not None and prompt.expected.begun == ">>>"
+    assert prompt.expected is not None and prompt.expected.answer_prefix == ">>>"
 
 
 def test_earlier_calls_that_the_template_leaves_out_are_put_into_words() -> None:
@@ -179,9 +179,9 @@ def test_parts_stay_apart_where_the_template_reads_them(template: str, text: str
     assert read(template, PARTS, USER).text == text
 
 
-def test_parts_of_a_begun_answer_are_paragraphs() -> None:
-    begun = {**PARTS, "role": "assistant"}
-    chat = read(HERMES, USER, begun, continue_final_message=True, add_generation_prompt=False)
+def test_parts_of_a_partial_answer_are_paragraphs() -> None:
+    partial = {**PARTS, "role": "assistant"}
+    chat = read(HERMES, USER, partial, continue_final_message=True, add_generation_prompt=False)
     assert chat.text.endswith("[assistant] one \n\ntwo")
 
 
@@ -274,7 +274,7 @@ def test_reasoning_may_come_before_a_required_call() -> None:
 def test_opened_reasoning_must_end_before_a_required_call() -> None:
     prompt = read(OPENER, tools=(WEATHER,), tool_choice="required")
     assert 'root ::= until-think "</think>" space tool-call' in prompt.grammar
-    assert prompt.expected is not None and prompt.expected.begun == "<think>\n"
+    assert prompt.expected is not None and prompt.expected.answer_prefix == "<think>\n"
 
 
 def test_a_schema_takes_the_place_of_tools() -> None:
@@ -303,38 +303,40 @@ def test_as_much_space_may_stand_before_json_as_in_llama_server(
     assert f"root ::= {before}{either}" in prompt.grammar
 
 
-# ---- reasoning and begun answers --------------------------------------------------------------
+# ---- reasoning and partial answers --------------------------------------------------------------
 
 
 def test_reasoning_is_looked_for_unless_refused() -> None:
     prompt = read(THINKER)
     assert prompt.expected is not None and prompt.expected.reasoning_marks is not None
     plain = read(OPENER, reasoning_format="none").expected
-    assert plain is not None and plain.is_plain and plain.begun == "<think>\n"
+    assert plain is not None and plain.is_plain and plain.answer_prefix == "<think>\n"
 
 
-def test_thinking_that_is_turned_off_is_not_begun() -> None:
+def test_thinking_that_is_turned_off_is_not_opened() -> None:
     prompt = read(THINKER, kwargs={"enable_thinking": False})
     assert prompt.text.endswith("[assistant]<think>\n\n</think>\n\n")
-    assert prompt.expected is not None and prompt.expected.begun == "<think>\n\n</think>\n\n"
+    assert (
+        prompt.expected is not None and prompt.expected.answer_prefix == "<think>\n\n</think>\n\n"
+    )
 
 
-BEGUN = {"role": "assistant", "content": "The capital is"}
+PARTIAL = {"role": "assistant", "content": "The capital is"}
 THOUGHT = {"role": "assistant", "content": "", "reasoning_content": "Let me"}
 
 
 @pytest.mark.parametrize(
     ("template", "last", "thought", "end"),
     [
-        (HERMES, BEGUN, None, "[assistant]The capital is"),
+        (HERMES, PARTIAL, None, "[assistant]The capital is"),
         (HERMES, THOUGHT, None, "[assistant]"),
-        (THINKER, BEGUN, None, "[assistant]<think>\n\n</think>\n\nThe capital is"),
+        (THINKER, PARTIAL, None, "[assistant]<think>\n\n</think>\n\nThe capital is"),
         (THINKER, THOUGHT, None, "[assistant]<think>\nLet me"),
         (THINKER, THOUGHT, False, "[assistant]<think>\nLet me\n</think>\n\n"),
-        (THINKER, BEGUN, True, "[assistant]<think>\n"),
+        (THINKER, PARTIAL, True, "[assistant]<think>\n"),
     ],
 )
-def test_a_begun_answer_is_gone_on_with(
+def test_a_partial_answer_is_continued(
     template: str, last: dict[str, Any], thought: bool | None, end: str
 ) -> None:
     prompt = read(

@@ -33,9 +33,9 @@ def characters(text: str) -> list[int]:
     return [ord(char) for char in text]
 
 
-def written(gap: Infill, rules: InfillRules = RULES, begun: str = "", **kind: bool) -> str:
+def written(gap: Infill, rules: InfillRules = RULES, prefix: str = "", **kind: bool) -> str:
     """Return the prompt as text."""
-    tokens = infill_prompt(gap, characters(begun), vocabulary(**kind), characters, rules)
+    tokens = infill_prompt(gap, characters(prefix), vocabulary(**kind), characters, rules)
     return "".join(map(chr, tokens))
 
 
@@ -54,7 +54,7 @@ def test_some_models_want_the_suffix_first() -> None:
 
 
 def test_what_the_gap_begins_with_stands_after_the_prefix() -> None:
-    assert written(GAP, begun="begun") == "BPbeforebegunSafterM"
+    assert written(GAP, prefix="start") == "BPbeforestartSafterM"
 
 
 def test_other_files_stand_before_everything() -> None:
@@ -69,7 +69,7 @@ def test_other_files_stand_before_everything() -> None:
 def test_a_long_prefix_keeps_its_end_and_a_long_suffix_its_beginning() -> None:
     gap = Infill(prefix="p" * 99 + "q" * 48, suffix="s" * 14 + "t" * 99)
     assert written(gap) == f"BP{'q' * 48}S{'s' * 14}M"
-    assert written(gap, begun="abc") == f"BP{'q' * 48}abcS{'s' * 11}M"
+    assert written(gap, prefix="abc") == f"BP{'q' * 48}abcS{'s' * 11}M"
 
 
 def test_other_files_get_what_the_texts_leave_and_keep_their_end() -> None:

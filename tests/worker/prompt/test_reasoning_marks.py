@@ -15,12 +15,12 @@ from worker.prompt.chat.template import ChatTemplate
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
 ANSWERS = "{% for m in messages %}[{{ m.role }}]{{ THOUGHT }}{{ m.content }}\n{% endfor %}"
-ASKS = "{% if add_generation_prompt %}[assistant]{{ BEGUN }}{% endif %}"
+ASKS = "{% if add_generation_prompt %}[assistant]{{ PREFIX }}{% endif %}"
 
 
-def found(thought: str = "''", begun: str = "''") -> ReasoningMarks | None:
+def found(thought: str = "''", answer_prefix: str = "''") -> ReasoningMarks | None:
     """Look at a template that writes reasoning and the beginning of an answer so."""
-    source = (ANSWERS + ASKS).replace("THOUGHT", thought).replace("BEGUN", begun)
+    source = (ANSWERS + ASKS).replace("THOUGHT", thought).replace("PREFIX", answer_prefix)
     return find_reasoning_marks(ChatTemplate(source, CARD))
 
 
@@ -49,7 +49,7 @@ def test_earlier_reasoning_shows_the_marks_and_their_space(
 
 
 def test_thinking_that_is_turned_off_shows_the_marks() -> None:
-    row = found(begun=r"'<think>\n' if enable_thinking else '<think>\n</think>'")
+    row = found(answer_prefix=r"'<think>\n' if enable_thinking else '<think>\n</think>'")
     assert row is not None and (row.open, row.close) == ("<think>", "</think>")
 
 

@@ -87,7 +87,7 @@ def test_one_that_cannot_start_fails(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert told.error == "cannot start /no/such/python: No such file or directory"
 
 
-def test_one_is_given_up_and_not_begun_twice(bench: Bench) -> None:
+def test_one_is_given_up_and_not_started_twice(bench: Bench) -> None:
     bench.code = "import time; print('{}', flush=True); time.sleep(600)"
     bench.downloads.start("u/m")
     while not bench.told:

@@ -29,7 +29,7 @@ class Converter:
         self._n_visits = 0
         self._depth = 0
         self._refs: dict[str, str] = {}
-        """Reference -> its rule, from the moment when that is begun."""
+        """Reference -> its rule, from the moment when that is started."""
         self._taken: set[str] = set()
         self._numbers: dict[str, int] = {}
         """Name of a rule -> the next number for another reference of that name."""

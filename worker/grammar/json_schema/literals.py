@@ -31,11 +31,11 @@ def _rules_until(ends: tuple[str, ...]) -> list[tuple[str, str]]:
     name = f"until-{re.sub(r'[^a-zA-Z0-9]+', '-', ends[0]).strip('-')}"
     if name.count("-") > 1 or len(ends) > 1:
         name += f"-{zlib.crc32(''.join(ends).encode()):08x}"  # `a_b` and `a-b` are not the same
-    begun = list(dict.fromkeys(end[:i] for end in ends for i in range(len(end))))
-    names = {text: f"{name}-{i:02}" if i else name for i, text in enumerate(begun)}
+    prefixes = list(dict.fromkeys(end[:i] for end in ends for i in range(len(end))))
+    names = {text: f"{name}-{i:02}" if i else name for i, text in enumerate(prefixes)}
     starts = {end[0] for end in ends}
     rules = []
-    for text in begun:
+    for text in prefixes:
         follows = {end[len(text)] for end in ends if end.startswith(text) and end != text}
         goes = {char: _reached(ends, text + char) for char in sorted(follows | starts | set(text))}
         steps = [

@@ -148,18 +148,18 @@ class Preparation:
         self._hand_out()
 
     def discard(self, job: PreparationJob) -> None:
-        """Drop a job that has not begun; a running one goes on to its end or its time limit."""
+        """Drop a job that has not started; a running one goes on to its end or its time limit."""
         if job in self._waiting.get(job.connection, ()):
             self._remove(job)
             self._hand_out()
 
     def drop(self, connection: int) -> None:
-        """Drop the jobs of a gateway that have not begun."""
+        """Drop the jobs of a gateway that have not started."""
         if self._waiting.pop(connection, None):
             self._hand_out()
 
     def clear(self) -> None:
-        """Forget all that has not begun."""
+        """Forget all that has not started."""
         self._waiting.clear()
 
     @property

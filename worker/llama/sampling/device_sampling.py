@@ -113,7 +113,7 @@ def _is_in_order(p: SamplingParams, stages: Sequence[str]) -> bool:
 @dataclass(slots=True)
 class _DeviceChain:
     chain: Chain
-    has_begun: bool = False
+    has_started: bool = False
     """The prompt has been read: from its last row the first token was chosen, on the host."""
     is_attached: bool = False
 
@@ -134,7 +134,7 @@ class DeviceSampling:
         if not fits(params, self._device, sampler.biases):
             return False
         self._detach(seq)
-        entry = self._chains[seq] = _DeviceChain(chain, has_begun=sampler.has_begun)
+        entry = self._chains[seq] = _DeviceChain(chain, has_started=sampler.has_started)
         chain.before_free = partial(self._detach, seq, entry)
         return True
 
@@ -144,7 +144,12 @@ class DeviceSampling:
             return
         for row in rows:
             entry = self._chains.get(row.seq)
-            if entry is not None and row.wants_logits and entry.has_begun and not entry.is_attached:
+            if (
+                entry is not None
+                and row.wants_logits
+                and entry.has_started
+                and not entry.is_attached
+            ):
                 self._attach_chain(row.seq, entry)
 
     def after(self, rows: Sequence[BatchRow]) -> None:
@@ -154,7 +159,7 @@ class DeviceSampling:
         for row in rows:
             entry = self._chains.get(row.seq)
             if entry is not None and row.wants_logits:
-                entry.has_begun = True
+                entry.has_started = True
 
     def close(self) -> None:
         """Detach everything: the context is about to go, and tasks may end after it."""

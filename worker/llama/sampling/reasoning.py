@@ -148,7 +148,7 @@ def _is_whole(piece: bytes) -> bool:
 def open_reasoning_tracker(
     params: SamplingParams, pieces: Sequence[bytes], tokenize: Tokenize, *, is_lazy: bool
 ) -> ReasoningTracker | None:
-    """Track a task's reasoning, if anything depends on it; its prompt may have begun it."""
+    """Track a task's reasoning, if anything depends on it; its prompt may have started it."""
     start, ends = params.reasoning_budget_start_tag, params.reasoning_budget_end_tags
     is_wanted = is_lazy or params.reasoning_budget_tokens >= 0 or params.reasoning_control
     if not start or not ends or not is_wanted:
@@ -161,10 +161,10 @@ def open_reasoning_tracker(
         forced=[*(tokenize(message) if message else ()), *tokenize(ends[0])],
     )
     reasoning = ReasoningTracker(budget, pieces)
-    begun = params.generation_prompt
-    for i, token in enumerate(tokenize(begun) if begun else ()):
+    prompt = params.generation_prompt
+    for i, token in enumerate(tokenize(prompt) if prompt else ()):
         # Some tokenizers write a space before the first token.
-        if i or not pieces[token][:1].isspace() or begun[0].isspace():
+        if i or not pieces[token][:1].isspace() or prompt[0].isspace():
             reasoning.accept(token)
     reasoning.n_tokens = 0
     return reasoning

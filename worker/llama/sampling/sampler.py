@@ -90,7 +90,7 @@ class LlamaSampler:
             self.close()
             raise
         self._hidden = HiddenState(self._parts, draws=draws(params))
-        self.has_begun = False
+        self.has_started = False
         """Another worker has chosen the first tokens."""
         only = self._parts[0]
         is_fast = self._grammar is None and self._reasoning is None
@@ -182,7 +182,7 @@ class LlamaSampler:
             self.end_reasoning()
         self._hidden.restore(len(tokens), state)
         self.state = tuple(state)
-        self.has_begun = True
+        self.has_started = True
 
     def _replay(self, token: int) -> None:
         """Take a token that was chosen before, as `_judged` does."""

@@ -18,7 +18,7 @@ _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 class CallReader:
     """Reads one JSON value: a call, several, an answer as text, or only the arguments of a call.
 
-    A call is emitted once its name is known to be that of a tool and its arguments have begun;
+    A call is emitted once its name is known to be that of a tool and its arguments have started;
     until then it may still be content. An emitted call cannot be taken back.
     """
 
@@ -54,7 +54,7 @@ class CallReader:
 
     @property
     def is_open(self) -> bool:
-        """Whether a call was emitted, or an answer as text has begun."""
+        """Whether a call was emitted, or an answer as text has started."""
         return self._is_open or (self._writes is not None and self._writes == self._tools.content)
 
     @property

@@ -11,7 +11,7 @@ class JsonAnswer:
         self._head = ""
         """Text that may be the beginning of the fence."""
         self._is_open = False
-        """Whether the JSON has begun."""
+        """Whether the JSON has started."""
         self._held: list[str] = []
         self._depth = 0
         """Number of open brackets; white space between them is part of the answer."""

@@ -46,10 +46,10 @@ class NestedReader(TagReader):
         self._text += char
         nested = self._nested
         if not self.has_committed:
-            begun = self._text.lstrip()
-            if not (nested.mark.startswith(begun) or begun.startswith(nested.mark)):
+            text = self._text.lstrip()
+            if not (nested.mark.startswith(text) or text.startswith(nested.mark)):
                 raise MalformedJson
-            if len(begun) >= len(nested.mark):
+            if len(text) >= len(nested.mark):
                 self._commit()
         if char == nested.close[-1] and self._text.endswith(nested.close):
             inner = self._text.removesuffix(nested.close)

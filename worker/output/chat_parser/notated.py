@@ -153,11 +153,11 @@ class NotatedReader(TagReader):
         text = self._text
         found = _ESCAPE.match(text)
         if found is None:
-            is_begun = len(text) == 1 or _HALF_UNICODE.fullmatch(text)
-            if not is_begun:
+            is_open = len(text) == 1 or _HALF_UNICODE.fullmatch(text)
+            if not is_open:
                 self._put("\\\\")
                 self._text = text[1:]
-            return not is_begun
+            return not is_open
         self._put("'" if found[0] == "\\'" else found[0])
         self._text = text[found.end() :]
         return True

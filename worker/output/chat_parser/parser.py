@@ -54,12 +54,12 @@ class Expected:
     """Whether the answer is JSON; a code fence around it is removed."""
     is_plain: bool = False
     """Whether reasoning stays in the answer, with its marks."""
-    begun: str = ""
+    answer_prefix: str = ""
     """Beginning of the answer in the prompt: opened reasoning, `>>>`."""
     is_continued: bool = False
-    """Whether the client wrote `begun`."""
-    repeats_begun: bool = False
-    """Whether a stream tells `begun` all the same."""
+    """Whether the client wrote that beginning."""
+    repeats_prefix: bool = False
+    """Whether a stream repeats it."""
 
 
 def _closers(tools: ToolFormat | None) -> list[Marker]:
@@ -112,8 +112,8 @@ class ChatParser:
         self._again: list[Marker] = []
         if reasoning_marks and reasoning_marks.close and not expected.is_plain:
             self._expect_reasoning(reasoning_marks)
-        if expected.begun:
-            self._read_begun(expected)
+        if expected.answer_prefix:
+            self._read_prefix(expected)
         self._n_chars = len(self._text)
         """Length of all text so far; that of `_text` if nothing of it is classified yet."""
 
@@ -127,11 +127,11 @@ class ChatParser:
         if marks.may_only_end:
             self._first = [*self._first, Marker(Kind.CLOSER, (close,))]
 
-    def _read_begun(self, expected: Expected) -> None:
-        """Read what the prompt began of the answer."""
-        self._text = expected.begun
+    def _read_prefix(self, expected: Expected) -> None:
+        """Read the part of the answer that the prompt contains."""
+        self._text = expected.answer_prefix
         self._advance()
-        if expected.is_continued and not (self._raw is not None or expected.repeats_begun):
+        if expected.is_continued and not (self._raw is not None or expected.repeats_prefix):
             self._sink.take()
 
     def feed(self, text: str) -> Parsed:
@@ -168,7 +168,7 @@ class ChatParser:
     def _unread(self) -> str:
         """Return the text that was held back, without what the prompt began of it."""
         is_all = len(self._text) == self._n_chars and not self._expected.is_continued
-        return self._text.removeprefix(self._expected.begun) if is_all else self._text
+        return self._text.removeprefix(self._expected.answer_prefix) if is_all else self._text
 
     def _advance(self) -> None:
         while self._text and self._STEPS[self._state](self):

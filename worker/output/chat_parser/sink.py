@@ -35,7 +35,7 @@ class Sink:
 
     @property
     def has_called(self) -> bool:
-        """Whether a call has begun."""
+        """Whether a call has started."""
         return self._index >= 0
 
     def content(self, text: str) -> None:
@@ -53,7 +53,7 @@ class Sink:
         self._calls.append((self._index, call_id, name, []))
 
     def arguments(self, text: str) -> None:
-        """Add to the arguments of the call begun last."""
+        """Add to the arguments of the latest call."""
         if not self._calls:
             self._calls.append((self._index, "", "", []))
         self._calls[-1][3].append(text)

@@ -42,16 +42,16 @@ class ChatPrompt:
     """Texts at which the grammar begins to apply; if empty, it applies from the start."""
     reasoning_marks: tuple[str, ...] = ()
     """Mark that begins reasoning, then marks that end it, the enforced one first; may be empty."""
-    begun: str = ""
-    """The beginning of the answer, at the end of the prompt's text."""
+    generation_prompt: str = ""
+    """The end of the text, which asks for an answer or begins it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RenderedPrompt:
     text: str
-    prompt: str
+    generation_prompt: str
     """Its end, which asks for an answer."""
-    begun: str
+    answer_prefix: str
     """The beginning of the answer that the prompt contains."""
 
 
@@ -91,13 +91,13 @@ class ConversationReader:
             dropped=self.tools.dropped,
             skips_space=self._skips_space or (bool(tools) and not self._is_listed),
             is_plain=is_plain,
-            begun=rendered.begun,
+            answer_prefix=rendered.answer_prefix,
             is_continued=chat.continue_final_message,
-            repeats_begun=chat.repeats_final_message,
+            repeats_prefix=chat.repeats_final_message,
         )
         is_needed = bool(tools or self.reasoning_marks or expected.dropped or expected.skips_space)
         is_needed = is_needed or expected.is_json
-        grammar, triggers = self._grammar(chat, tools, rendered.begun)
+        grammar, triggers = self._grammar(chat, tools, rendered.answer_prefix)
         marks = self.reasoning_marks
         return ChatPrompt(
             text=rendered.text,
@@ -105,20 +105,20 @@ class ConversationReader:
             grammar=grammar,
             triggers=triggers,
             reasoning_marks=(marks.open, *marks.last_words) if marks and marks.open else (),
-            begun=rendered.prompt,
+            generation_prompt=rendered.generation_prompt,
         )
 
     def _unparsed(self, chat: Chat, rendered: _RenderedPrompt) -> ChatPrompt:
         """Leave the answer unparsed; only its leading white space is dropped."""
-        grammar, _ = self._grammar(chat, (), rendered.begun)
+        grammar, _ = self._grammar(chat, (), rendered.answer_prefix)
         continued = chat.continue_final_message
-        begun = rendered.begun if continued else ""
+        answer_prefix = rendered.answer_prefix if continued else ""
         expected = Expected(
             skips_space=True,
             is_plain=True,
-            begun=begun,
+            answer_prefix=answer_prefix,
             is_continued=continued,
-            repeats_begun=chat.repeats_final_message,
+            repeats_prefix=chat.repeats_final_message,
         )
         return ChatPrompt(text=rendered.text, expected=expected, grammar=grammar)
 
@@ -162,12 +162,14 @@ class ConversationReader:
         without = self._template.render(messages, variables, add_generation_prompt=False)
         prompt = text[common(text, without) :]
         if chat.continue_final_message:
-            begun = self._continued(last, is_reasoning=_continues_reasoning(chat, last))
+            answer_prefix = self._continued(last, is_reasoning=_continues_reasoning(chat, last))
             head = self._head(prompt)
             return _RenderedPrompt(
-                text[: len(text) - len(prompt)] + head + begun, head + begun, begun
+                text[: len(text) - len(prompt)] + head + answer_prefix,
+                head + answer_prefix,
+                answer_prefix,
             )
-        return _RenderedPrompt(text, prompt, self._begun(prompt))
+        return _RenderedPrompt(text, prompt, self._answer_prefix(prompt))
 
     def _head(self, prompt: str) -> str:
         """Return the generation prompt without the reasoning that it begins or ends."""
@@ -177,7 +179,7 @@ class ConversationReader:
         head = prompt.partition(marks.open)[0]
         return head.removesuffix(marks.close) if marks.ends_if_empty else head
 
-    def _begun(self, prompt: str) -> str:
+    def _answer_prefix(self, prompt: str) -> str:
         """Find the answer's beginning in the generation prompt: reasoning, or a call's mark."""
         marks = self.reasoning_marks
         if marks and marks.open and marks.open in prompt:
@@ -201,9 +203,9 @@ class ConversationReader:
     # ---- the grammar --------------------------------------------------------------------------
 
     def _grammar(
-        self, chat: Chat, tools: Sequence[Tool], begun: str
+        self, chat: Chat, tools: Sequence[Tool], answer_prefix: str
     ) -> tuple[str, tuple[str, ...]]:
-        shape = self._shape(chat, begun)
+        shape = self._shape(chat, answer_prefix)
         if chat.schema is not None:
             return _schema_grammar(chat.schema, shape), ()
         if not tools:
@@ -212,21 +214,25 @@ class ConversationReader:
             return call_grammar(tools, shape), ()
         return self._lazy(tools, shape)
 
-    def _shape(self, chat: Chat, begun: str) -> ToolShape:
+    def _shape(self, chat: Chat, answer_prefix: str) -> ToolShape:
         """Return what the grammar must allow around the calls."""
         reasoning_marks = self.reasoning_marks
-        is_begun = bool(
-            reasoning_marks and reasoning_marks.open and begun.startswith(reasoning_marks.open)
+        is_open = bool(
+            reasoning_marks
+            and reasoning_marks.open
+            and answer_prefix.startswith(reasoning_marks.open)
         )
-        is_over = reasoning_marks is not None and reasoning_marks.close in begun
-        if is_over or (chat.continue_final_message and not is_begun):
+        is_over = reasoning_marks is not None and reasoning_marks.close in answer_prefix
+        if is_over or (chat.continue_final_message and not is_open):
             reasoning_marks = None
         return ToolShape(
             tools=self.tools,
             is_parallel=self._is_parallel(chat),
-            begun=begun if begun in self._heads and not chat.continue_final_message else "",
+            opener_prefix=answer_prefix
+            if answer_prefix in self._heads and not chat.continue_final_message
+            else "",
             reasoning_marks=reasoning_marks,
-            reasoning_begun=is_begun,
+            reasoning_open=is_open,
             reasoning_over=is_over,
             is_required=_is_required(chat),
             answer=self._marks.answer,
@@ -238,9 +244,9 @@ class ConversationReader:
         """Return a grammar that applies once a call begins; none if nothing marks a call."""
         if self.tools.is_bare:
             return "", ()
-        if shape.begun:
+        if shape.opener_prefix:
             return call_grammar(tools, shape), ()
-        shape = replace(shape, reasoning_marks=None, reasoning_begun=False)
+        shape = replace(shape, reasoning_marks=None, reasoning_open=False)
         return call_grammar(tools, shape), self._triggers(tools)
 
     def _triggers(self, tools: Sequence[Tool]) -> tuple[str, ...]:

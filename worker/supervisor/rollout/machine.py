@@ -56,7 +56,7 @@ class Rollout:
         self._changes = list(changes)
         self._limits = limits
         self._n_total = len(changes)
-        self._begun_at = self._ended_at = now
+        self._started_at = self._ended_at = now
         self._state = RolloutState.RUNNING
         self._stage: ChangeStage | None = None
         self._until = now
@@ -102,7 +102,7 @@ class Rollout:
             why=self._why,
             least_serving=self._least or 0,
             n_before=self._n_before,
-            seconds=round((self._ended_at if self.is_over else now) - self._begun_at, 1),
+            seconds=round((self._ended_at if self.is_over else now) - self._started_at, 1),
         )
 
     def abort(self, why: str = "aborted") -> None:

@@ -52,7 +52,7 @@ class Rollouts:
         self._last = RolloutReport()
         self._step = ("", "")
         self._wanted = first
-        self._n_begun = 0
+        self._n_started = 0
         self._now = 0.0
         self._rereads = False
 
@@ -218,8 +218,8 @@ class Rollouts:
         limits = RolloutLimits(
             start_s=config.start_s, probation_s=config.probation_s, golden=golden
         )
-        self._n_begun += 1
-        self._rollout = Rollout(self._n_begun, found, limits, self._now)
+        self._n_started += 1
+        self._rollout = Rollout(self._n_started, found, limits, self._now)
         logger.info("rolling change began", extra={"workers": [one.title for one in found]})
 
     def turn(self, now: float) -> None:

@@ -148,8 +148,8 @@ class ResponsesReply:
         self._calls.append(piece)
         if piece.index not in self._call_ids:
             self._call_ids[piece.index] = call_id(piece)
-            begun = ToolCallDelta(index=piece.index, id=piece.id, name=piece.name)
-            events.append(self._added(call_item(begun, "in_progress")))
+            opened = ToolCallDelta(index=piece.index, id=piece.id, name=piece.name)
+            events.append(self._added(call_item(opened, "in_progress")))
         if piece.arguments:
             id_ = self._call_ids[piece.index]
             place = {"item_id": id_, "output_index": self._output(id_)}

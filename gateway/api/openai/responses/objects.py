@@ -24,7 +24,7 @@ class Ids:
 
 
 def reasoning_item(ids: Ids, text: str | None, status: str) -> dict[str, Any]:
-    """Return the item of the reasoning; without a text, it has only begun."""
+    """Return the item of the reasoning; without a text, it has only started."""
     content = [] if text is None else [{"text": text, "type": "reasoning_text"}]
     return {
         "id": ids.reasoning,

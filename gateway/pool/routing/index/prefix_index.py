@@ -3,7 +3,7 @@
 A prompt is known by the hashes of its blocks, each of which stands for all before it too
 (`block_hashes.py`). Workers say which blocks they hold (`Cached`), so that every gateway knows the
 same and a new one knows it at once; one lookup answers for the whole pool. What was assigned and
-has not been begun yet is expected to be held soon. It is a prediction; the worker itself counts
+has not been started yet is expected to be held soon. It is a prediction; the worker itself counts
 what it reuses. A worker that reports wrong blocks only attracts prompts.
 """
 
@@ -39,7 +39,7 @@ class Holders(NamedTuple):
 
 
 class _ExpectedBlocks(NamedTuple):
-    """Blocks that a worker will hold when it has begun with a task."""
+    """Blocks that a worker will hold when it has started a task."""
 
     bit: int
     blocks: "memoryview[int]"
@@ -60,7 +60,7 @@ class PrefixIndex:
         """Blocks that many prompts go on from."""
         self._expected: dict[int, _ExpectedBlocks] = {}
         """By task."""
-        self._unbegun: dict[int, set[int]] = {}
+        self._expected_tasks: dict[int, set[int]] = {}
         """Bit of a worker to the ids of the tasks in `_expected` that it has."""
         self._soon: dict[int, int] = {}
         """Block -> workers that are expected to hold it."""
@@ -102,8 +102,8 @@ class PrefixIndex:
         bit = self._bits.get(worker, 0)
         if not bit:
             return
-        for task_id in list(self._unbegun.get(bit, ())):
-            self.begun(task_id)
+        for task_id in list(self._expected_tasks.get(bit, ())):
+            self.forget_expected(task_id)
         self._n_held[worker] = 0
         empty = self._sets.leave(bit)
         if empty:
@@ -188,17 +188,17 @@ class PrefixIndex:
     # ---- what was assigned --------------------------------------------------------------------
 
     def expect(self, worker: str, task_id: int, chain: bytes) -> None:
-        """Take the blocks of a task for held until its worker has begun with it."""
-        self.begun(task_id)
+        """Take the blocks of a task for held until its worker has started it."""
+        self.forget_expected(task_id)
         bit, blocks = self._bits.get(worker, 0), _names(chain)
         n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
         if not bit or n_known == len(blocks):
             return
         self._expected[task_id] = one = _ExpectedBlocks(bit, blocks[n_known:])
-        self._unbegun.setdefault(bit, set()).add(task_id)
+        self._expected_tasks.setdefault(bit, set()).add(task_id)
         self._mark(one)
 
-    def begun(self, task_id: int) -> None:
+    def forget_expected(self, task_id: int) -> None:
         """Forget expected blocks: the worker has reported what it holds, or will not begin."""
         gone = self._expected.pop(task_id, None)
         if gone is None:
@@ -210,10 +210,10 @@ class PrefixIndex:
                 soon[name] = mask
             else:
                 soon.pop(name, None)
-        others = self._unbegun[gone.bit]
+        others = self._expected_tasks[gone.bit]
         others.remove(task_id)
         if not others:
-            del self._unbegun[gone.bit]
+            del self._expected_tasks[gone.bit]
         for other in others:
             self._mark(self._expected[other])
 

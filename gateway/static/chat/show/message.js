@@ -47,12 +47,12 @@ function Editor({ message, onEnd }) {
   const isQuestion = message.role === 'user';
   return html`<form class="editor" onSubmit=${save}>
     <textarea
-      ref=${(field) => field?.dataset.begun || field?.focus()}
+      ref=${(field) => field?.dataset.started || field?.focus()}
       aria-label="Text of the message"
       value=${text}
       rows=${Math.min(16, text.split('\n').length + 1)}
       onInput=${(event) => write(event.target.value)}
-      onFocus=${(event) => (event.target.dataset.begun = '1')}
+      onFocus=${(event) => (event.target.dataset.started = '1')}
       onKeyDown=${onKeyDown}
     ></textarea>
     <div class="actions">

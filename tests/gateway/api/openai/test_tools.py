@@ -1,4 +1,4 @@
-"""Tools, reasoning and begun answers in chat bodies, and how they are answered."""
+"""Tools, reasoning and partial answers in chat bodies, and how they are answered."""
 
 import json
 from typing import Any

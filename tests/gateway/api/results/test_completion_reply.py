@@ -166,8 +166,8 @@ def test_progress_tells_the_times_so_far_if_each_token_does() -> None:
     told = chunk["timings"]
     assert (told["cache_n"], told["prompt_n"], told["prompt_ms"]) == (1, 3, 2.7)
     assert (told["predicted_n"], told["predicted_per_second"]) == (0, 0.0)
-    begun = _frame(reply.progress(0, replace(progress, processed=1, time_ms=0.0)))
-    assert begun["timings"]["prompt_per_second"] == 0.0
+    first = _frame(reply.progress(0, replace(progress, processed=1, time_ms=0.0)))
+    assert first["timings"]["prompt_per_second"] == 0.0
 
 
 def test_the_settings_tell_the_stop_strings_that_the_worker_added() -> None:

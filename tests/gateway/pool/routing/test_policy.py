@@ -132,7 +132,7 @@ def test_a_gateway_that_is_new_knows_what_the_workers_hold() -> None:
     assert new.run(task(4, "history and more")) == ("a", RouteReason.PREFIX)
 
 
-def test_a_prompt_that_was_assigned_and_not_begun_draws_its_like() -> None:
+def test_a_prompt_that_was_assigned_and_not_started_draws_its_like() -> None:
     pool = Pool("a", "b", n_slots=4)
     assert pool.submit(task(1, "history")) == [(1, "a", RouteReason.LOAD)]
     assert pool.submit(task(2, "history")) == [(2, "a", RouteReason.PREFIX)]

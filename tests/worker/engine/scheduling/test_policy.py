@@ -114,7 +114,7 @@ READING = st.lists(st.tuples(st.integers(1, 5000), st.integers(0, 100)), min_siz
 
 
 def reading(prompts: Sequence[tuple[int, float]]) -> list[Slot]:
-    """Slots that read prompts of so many tokens, begun so many seconds ago."""
+    """Slots that read prompts of so many tokens, started so many seconds ago."""
     slots = []
     for i, (n, ago_s) in enumerate(prompts):
         slot = Slot(i, 8192)

@@ -108,7 +108,7 @@ def test_an_order_comes_after_all_before_it_and_before_all_after_it(bench: Bench
     assert bench.labels == ["before", "order", "after"]
 
 
-def test_a_job_that_has_not_begun_can_be_taken_back(bench: Bench) -> None:
+def test_a_job_that_has_not_started_can_be_taken_back(bench: Bench) -> None:
     opened = threading.Event()
     done: list[str] = []
     running = [bench.submit(f"running-{i}", opened.wait) for i in range(2)]
@@ -139,15 +139,15 @@ def test_a_thread_that_waits_holds_on_to_nothing(bench: Bench) -> None:
 
 
 def test_the_jobs_of_one_gateway_do_not_hold_up_those_of_another(bench: Bench) -> None:
-    begun, go = threading.Semaphore(0), threading.Event()
+    started, go = threading.Semaphore(0), threading.Event()
 
     def wait() -> None:
-        begun.release()
+        started.release()
         go.wait()
 
     for number in range(200):
         bench.submit(f"flood-{number}", wait, is_alone=number % 2 == 1, connection=1)
-    begun.acquire()
+    started.acquire()
     bench.submit("other", lambda: None, connection=2)
     go.set()
     bench.until(lambda: "other" in bench.labels)

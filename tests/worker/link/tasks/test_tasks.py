@@ -101,12 +101,12 @@ class Held:
     """A reader whose work waits until the test lets it go on."""
 
     def __init__(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun = threading.Event()
+        self.started = threading.Event()
         self.released = threading.Event()
         prepare = PromptReader.prepare
 
         def held(reader: PromptReader, *args: Any) -> Any:
-            self.begun.set()
+            self.started.set()
             assert self.released.wait(10)
             return prepare(reader, *args)
 
@@ -114,7 +114,7 @@ class Held:
         self.pair = pair
 
     def wait(self) -> None:
-        self.pair.turn_until(self.begun.is_set)
+        self.pair.turn_until(self.started.is_set)
 
 
 def test_a_task_is_cancelled_while_it_is_prepared(

@@ -122,7 +122,7 @@ class Library:
     def offer(self, seq: int, number: int, **fields: Any) -> tuple[Chain, bool]:
         """Begin a task in a slot."""
         chain = self.chain(number)
-        sampler: Any = SimpleNamespace(has_begun=False, lone_chain=chain, biases=())
+        sampler: Any = SimpleNamespace(has_started=False, lone_chain=chain, biases=())
         return chain, self.board.offer(seq, sampler, params_of(**fields))
 
     def decode(self, *rows: BatchRow) -> None:
@@ -212,7 +212,7 @@ def test_a_device_that_refuses_is_asked_once() -> None:
 def test_only_who_asks_goes_on_board() -> None:
     library = Library()
     assert not library.offer(1, 77, backend_sampling=False)[1]
-    no_chain: Any = SimpleNamespace(has_begun=False, lone_chain=None, biases=())
+    no_chain: Any = SimpleNamespace(has_started=False, lone_chain=None, biases=())
     assert not library.board.offer(1, no_chain, params_of())
 
 
@@ -223,7 +223,7 @@ def test_tensor_parallel_models_sample_on_the_host_and_say_so(
     config = WorkerConfig(split_mode="tensor", sampling=params_of())
     board = open_device_sampling(None, vocabulary, config)
     assert "-sm tensor" in caplog.text
-    sampler: Any = SimpleNamespace(has_begun=False, lone_chain=object(), biases=())
+    sampler: Any = SimpleNamespace(has_started=False, lone_chain=object(), biases=())
     assert not board.offer(1, sampler, params_of())
 
 

@@ -121,7 +121,7 @@ def test_no_thought_is_longer_than_its_budget(words: str, budget: int) -> None:
         if not ends:
             assert len(thought.encode()) <= budget + 1
             return
-        # The mark itself may have begun within the budget, and a character is not cut.
+        # The mark itself may have started within the budget, and a character is not cut.
         assert len(thought[: min(ends)].encode()) <= budget + 1
         rest = thought[min(ends) + 1 :]
 

@@ -125,19 +125,19 @@ def test_the_branches_of_a_worker_that_comes_and_goes_are_counted_once() -> None
     assert one.index.holders(chain("talks")).shared == (0, 1)
 
 
-def test_what_was_assigned_is_expected_until_it_has_begun() -> None:
+def test_what_was_assigned_is_expected_until_it_has_started() -> None:
     one = Known("a", "b")
     one.hold("a", "ab")
     one.index.expect("a", 1, chain("abcd"))
     one.index.expect("a", 2, chain("abcdef"))
     one.index.expect("b", 3, chain("abx"))
     assert one.of("abcdef") == {"a": 6, "b": 2}
-    one.index.begun(2)
+    one.index.forget_expected(2)
     assert one.of("abcdef") == {"a": 4, "b": 2}
     one.index.expect("b", 1, chain("abcd"))  # it was given to another worker
     assert one.of("abcdef") == {"a": 2, "b": 4}
     one.index.lost("b")
-    one.index.begun(1)
+    one.index.forget_expected(1)
     assert one.of("abcdef") == {"a": 2, "b": 0}
 
 
@@ -194,7 +194,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule(task=st.integers(0, 5))
     def begin(self, task: int) -> None:
-        self.known.index.begun(task)
+        self.known.index.forget_expected(task)
         self.expected.pop(task, None)
 
     @rule()
