@@ -68,7 +68,7 @@ class ModelManager:
         self._timeout_s = timeout_s
         self._loaded = loaded
         self._created = int(time.time())
-        self._tickets = itertools.count(1)
+        self._request_ids = itertools.count(1)
         self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []
         """Woken by every line of the supervisor."""
@@ -91,8 +91,8 @@ class ModelManager:
     def drain(self) -> None:
         """Load nothing more; refuse the requests that wait, and end the event streams."""
         self._is_draining = True
-        for ticket in list(self._waiting):
-            self._refuse(ticket, shutting_down())
+        for request_id in list(self._waiting):
+            self._refuse(request_id, shutting_down())
         self._wake()
         self.events.end()
 
@@ -140,28 +140,30 @@ class ModelManager:
     async def wait(self, model: ManagedModel) -> None:
         """Lease a model once it is loaded; raises `TaskError`. May be cancelled at any time."""
         self._check_running()
-        ticket, future = self._enter(model)
+        request_id, future = self._enter(model)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await future
         except TimeoutError as error:
-            self._give_up(ticket, model, future)
+            self._give_up(request_id, model, future)
             raise _too_long(self._timeout_s) from error
         except BaseException:
-            self._give_up(ticket, model, future)
+            self._give_up(request_id, model, future)
             raise
 
     def _enter(self, model: ManagedModel) -> tuple[int, "asyncio.Future[None]"]:
-        ticket = next(self._tickets)
+        request_id = next(self._request_ids)
         future = asyncio.get_running_loop().create_future()
-        self._waiting[ticket] = (model, future)
-        self._perform(self.states.enqueue(ticket, model))
-        return ticket, future
+        self._waiting[request_id] = (model, future)
+        self._perform(self.states.enqueue(request_id, model))
+        return request_id, future
 
-    def _give_up(self, ticket: int, model: ManagedModel, future: "asyncio.Future[None]") -> None:
+    def _give_up(
+        self, request_id: int, model: ManagedModel, future: "asyncio.Future[None]"
+    ) -> None:
         """Leave the queue, or give back a lease that was granted but not yet noticed."""
-        if self._waiting.pop(ticket, None) is not None:
-            self._perform(self.states.leave(ticket))
+        if self._waiting.pop(request_id, None) is not None:
+            self._perform(self.states.leave(request_id))
         elif future.done() and not future.cancelled() and future.exception() is None:
             self.release(model)
 
@@ -177,11 +179,11 @@ class ModelManager:
         self._check_running()
         if not self.states.can_make_room():
             raise no_room()
-        ticket, future = self._enter(model)
+        request_id, future = self._enter(model)
         try:
             await self._until(lambda: future.done() or (model.is_running and not model.is_stopping))
         finally:
-            self._give_up(ticket, model, future)
+            self._give_up(request_id, model, future)
         if future.done():
             future.result()
 
@@ -321,22 +323,22 @@ class ModelManager:
                         "order sent", extra={"order": order.verb, "model": order.model or None}
                     )
                     self.channel.send(order)
-                case Admit(ticket):
-                    self._admit(ticket)
-                case Refuse(ticket, error):
-                    self._refuse(ticket, error)
+                case Admit(request_id):
+                    self._admit(request_id)
+                case Refuse(request_id, error):
+                    self._refuse(request_id, error)
                 case StateChanged(name, has_started):
                     self._publish(name, has_started=has_started)
 
-    def _admit(self, ticket: int) -> None:
-        model, future = self._waiting.pop(ticket)
+    def _admit(self, request_id: int) -> None:
+        model, future = self._waiting.pop(request_id)
         if future.done():  # its request was cancelled and has not run since
             self.release(model)
         else:
             future.set_result(None)
 
-    def _refuse(self, ticket: int, error: TaskError) -> None:
-        _, future = self._waiting.pop(ticket)
+    def _refuse(self, request_id: int, error: TaskError) -> None:
+        _, future = self._waiting.pop(request_id)
         if not future.done():
             future.set_exception(error)
 

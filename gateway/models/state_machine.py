@@ -27,14 +27,14 @@ class Send:
 class Admit:
     """Resume a waiting request: its model is loaded and counts the request already."""
 
-    ticket: int
+    request_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
     """End the wait of a request with an error."""
 
-    ticket: int
+    request_id: int
     error: TaskError
 
 
@@ -57,11 +57,11 @@ class ModelStates:
         self.models: dict[str, ManagedModel] = {}
         self._models_max = models_max
         self._queue: dict[str, dict[int, None]] = {}
-        """Model to the tickets that wait for it, in the order of the models' first requests."""
+        """Model to the requests that wait for it, in the order of the models' first requests."""
         self._n_used = 0
 
     def __repr__(self) -> str:
-        waiting = " ".join(f"{name}:{len(tickets)}" for name, tickets in self._queue.items())
+        waiting = " ".join(f"{name}:{len(requests)}" for name, requests in self._queue.items())
         return f"<ModelStates {' '.join(map(repr, self.models.values()))} queue=[{waiting}]>"
 
     # ---- requests -----------------------------------------------------------------------------
@@ -81,9 +81,9 @@ class ModelStates:
             return self.models[name]
         return next((one for one in self.models.values() if name in one.info.aliases), None)
 
-    def enqueue(self, ticket: int, model: ManagedModel) -> list[Action]:
+    def enqueue(self, request_id: int, model: ManagedModel) -> list[Action]:
         """Let a request wait for a model; it is admitted at once if the model is loaded."""
-        self._queue.setdefault(model.name, {})[ticket] = None
+        self._queue.setdefault(model.name, {})[request_id] = None
         return self._serve_queue()
 
     def take(self, model: ManagedModel) -> bool:
@@ -91,12 +91,12 @@ class ModelStates:
         model.n_requests += model.is_usable
         return model.is_usable
 
-    def leave(self, ticket: int) -> list[Action]:
+    def leave(self, request_id: int) -> list[Action]:
         """Forget a request that no longer waits."""
-        for name, tickets in self._queue.items():
-            if ticket in tickets:
-                del tickets[ticket]
-                if not tickets:
+        for name, requests in self._queue.items():
+            if request_id in requests:
+                del requests[request_id]
+                if not requests:
                     del self._queue[name]
                 return self._settle(self.models[name]) + self._serve_queue()
         return []
@@ -251,12 +251,12 @@ class ModelStates:
         return [Send(Order(verb=Verb.UNLOAD, model=model.name, if_unused=if_unused))]
 
     def _admit_all(self, model: ManagedModel) -> list[Action]:
-        tickets = self._queue.pop(model.name)
-        model.n_requests += len(tickets)
-        return [Admit(ticket) for ticket in tickets]
+        requests = self._queue.pop(model.name)
+        model.n_requests += len(requests)
+        return [Admit(request_id) for request_id in requests]
 
     def _refuse_all(self, name: str, error: TaskError) -> list[Action]:
-        return [Refuse(ticket, error) for ticket in self._queue.pop(name, {})]
+        return [Refuse(request_id, error) for request_id in self._queue.pop(name, {})]
 
     def _relist(self, model: ManagedModel, info: ModelInfo | None) -> list[Action]:
         """Take in the new listing of a model; None means that it is not listed."""

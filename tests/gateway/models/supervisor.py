@@ -40,17 +40,17 @@ class Pretended:
                 case Send(order):
                     self.orders.append(order)
                     self.done.append(f"{order.verb} {order.model}")
-                case Admit(ticket):
-                    self.admitted.append(ticket)
-                case Refuse(ticket, error):
-                    self.refused[ticket] = error
+                case Admit(request_id):
+                    self.admitted.append(request_id)
+                case Refuse(request_id, error):
+                    self.refused[request_id] = error
                 case StateChanged(model):
                     self.told.append(f"{model} {self.states.models[model].state}")
 
-    def ask(self, ticket: int, name: str) -> None:
+    def ask(self, request_id: int, name: str) -> None:
         model = self.states.find(name)
         self.states.touch(model)
-        self.perform(self.states.enqueue(ticket, model))
+        self.perform(self.states.enqueue(request_id, model))
 
     def release(self, name: str) -> None:
         self.perform(self.states.release(self.states.models[name]))

@@ -63,7 +63,7 @@ class Host:
         ]
         self.running: dict[str, Phase] = {}
         self.recalls: ModelRecalls[Gateway] = ModelRecalls(self)
-        self.n_tickets = 0
+        self.n_requests = 0
 
     def answer(self, peer: Gateway, line: Line) -> None:
         peer.lines.append(line)
@@ -115,9 +115,9 @@ class Host:
             self.say(name, Phase.READY if phase is Phase.LOADING else Phase.GONE)
 
     def ask(self, gateway: Gateway, name: str) -> None:
-        self.n_tickets += 1
-        gateway.wanted[self.n_tickets] = name
-        gateway.one.ask(self.n_tickets, name)
+        self.n_requests += 1
+        gateway.wanted[self.n_requests] = name
+        gateway.one.ask(self.n_requests, name)
 
     def step(self, what: str, n: int) -> None:
         gateway = self.gateways[n % len(self.gateways)]

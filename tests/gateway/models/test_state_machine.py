@@ -30,12 +30,12 @@ def test_a_loaded_model_is_used_at_once() -> None:
 
 def test_requests_for_one_model_share_one_load_and_one_place() -> None:
     one = Pretended("a", "b", "c", models_max=2)
-    for ticket, name in ((1, "a"), (2, "b")):
-        one.ask(ticket, name)
+    for request_id, name in ((1, "a"), (2, "b")):
+        one.ask(request_id, name)
     one.obey()
     one.release("b")
-    for ticket in (3, 4, 5):
-        one.ask(ticket, "c")
+    for request_id in (3, 4, 5):
+        one.ask(request_id, "c")
     one.obey()
     assert one.done == ["load a", "load b", "unload b", "load c"]
     assert one.admitted == [1, 2, 3, 4, 5]
@@ -44,8 +44,8 @@ def test_requests_for_one_model_share_one_load_and_one_place() -> None:
 
 def test_the_model_used_longest_ago_makes_room() -> None:
     one = Pretended("a", "b", "c", models_max=2)
-    for ticket, name in ((1, "a"), (2, "b"), (3, "a")):
-        one.ask(ticket, name)
+    for request_id, name in ((1, "a"), (2, "b"), (3, "a")):
+        one.ask(request_id, name)
         one.obey()
     for name in ("a", "b", "a"):
         one.release(name)
@@ -211,8 +211,8 @@ def test_a_model_goes_by_its_aliases() -> None:
 
 def test_a_reload_ends_what_changed_or_went_and_adds_what_is_new() -> None:
     one = Pretended("same", "changed", "gone", "idle")
-    for ticket, name in enumerate(("same", "changed", "gone"), 1):
-        one.ask(ticket, name)
+    for request_id, name in enumerate(("same", "changed", "gone"), 1):
+        one.ask(request_id, name)
     one.obey()
     gone = one.states.models["gone"]
     one.lists("same", "changed", "new", changed="other")
@@ -257,8 +257,8 @@ def test_an_order_that_cannot_be_done_ends_the_wait() -> None:
 def test_no_limit_is_no_limit(models_max: int) -> None:
     names = [f"m{i}" for i in range(9)]
     one = Pretended(*names, models_max=models_max)
-    for ticket, name in enumerate(names):
-        one.ask(ticket, name)
+    for request_id, name in enumerate(names):
+        one.ask(request_id, name)
     one.obey()
     assert one.running() == names
 

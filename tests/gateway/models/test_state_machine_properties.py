@@ -31,28 +31,28 @@ class Crowd:
         self.left: set[int] = set()
 
     def using(self) -> list[int]:
-        return [ticket for ticket in self.one.admitted if ticket in self.wanted]
+        return [request_id for request_id in self.one.admitted if request_id in self.wanted]
 
     def waiting(self) -> list[int]:
         ended = {*self.one.admitted, *self.one.refused, *self.left}
-        return [ticket for ticket in self.wanted if ticket not in ended]
+        return [request_id for request_id in self.wanted if request_id not in ended]
 
     def step(self, what: str, which: str | int) -> None:
         one = self.one
         if what == "ask":
             assert isinstance(which, str)
-            ticket = len(self.wanted) + len(self.left) + 1000
-            self.wanted[ticket] = which
-            one.ask(ticket, which)
+            request_id = len(self.wanted) + len(self.left) + 1000
+            self.wanted[request_id] = which
+            one.ask(request_id, which)
         elif what == "leave" and (waiting := self.waiting()):
-            ticket = waiting[int(which) % len(waiting)]
-            self.left.add(ticket)
-            one.perform(one.states.leave(ticket))
+            request_id = waiting[int(which) % len(waiting)]
+            self.left.add(request_id)
+            one.perform(one.states.leave(request_id))
         elif what == "release" and (using := self.using()):
-            ticket = using[int(which) % len(using)]
-            one.admitted.remove(ticket)
-            self.left.add(ticket)
-            one.release(self.wanted[ticket])
+            request_id = using[int(which) % len(using)]
+            one.admitted.remove(request_id)
+            self.left.add(request_id)
+            one.release(self.wanted[request_id])
         elif what == "unload":
             one.perform(one.states.unload(one.states.models[str(which)]))
         elif what == "obey" and one.orders:
@@ -76,7 +76,7 @@ class Crowd:
         states = self.one.states
         assert len(self.one.running()) <= self.limit
         for name in NAMES:
-            users = [ticket for ticket in self.using() if self.wanted[ticket] == name]
+            users = [request_id for request_id in self.using() if self.wanted[request_id] == name]
             assert states.models[name].n_requests == len(users)
 
 
