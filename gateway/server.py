@@ -36,7 +36,7 @@ from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
-from gateway.state_reports import beat, report
+from gateway.state_reports import notify_watchdog, report
 from gateway.succession import (
     KEEP_ALIVE_S,
     Signals,
@@ -242,7 +242,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     app = app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
-    duties = [asyncio.create_task(beat(notifier))]
+    duties = [asyncio.create_task(notify_watchdog(notifier))]
     duties.append(asyncio.create_task(collect_garbage(lambda: not parts.pool.has_tasks)))
     try:
         if not await _begin(parts, signals, notifier):

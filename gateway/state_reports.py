@@ -13,7 +13,7 @@ REPORT_S = 1.0
 """Time between two looks at the pool; only what has changed is sent."""
 
 
-async def beat(notifier: Notifier) -> None:
+async def notify_watchdog(notifier: Notifier) -> None:
     """Send heartbeats while the loop runs; return at once if no watchdog is configured."""
     if notifier.watchdog_interval_s is None:
         return

@@ -119,9 +119,9 @@ class Metrics:
         """Count an unexpected exception that was handled."""
         self.faults[(place,)] += 1
 
-    def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
+    def record_stats(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Take the counters of a heartbeat."""
-        self.stats.beat(worker, model, epoch, stats)
+        self.stats.record(worker, model, epoch, stats)
         self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
         lag = self.link_lag.get(worker)
         if lag is None:

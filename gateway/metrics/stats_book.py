@@ -88,7 +88,7 @@ class StatsBook:
         totals = self.totals()
         return f"<StatsBook n_prompt={totals['n_prompt']} n_predicted={totals['n_predicted']}>"
 
-    def beat(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
+    def record(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Store the newest counters of a worker; a new epoch begins at zero."""
         self._latest[worker] = stats
         row = self._rows.get((worker, model))

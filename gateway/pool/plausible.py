@@ -188,11 +188,11 @@ def implausible_stats(stats: Stats) -> str:
     return _all(stats)
 
 
-def _heartbeat(beat: Heartbeat) -> str:
+def _heartbeat(heartbeat: Heartbeat) -> str:
     for name in ("granted", "others"):
-        if why := _credits(name, getattr(beat, name)):
+        if why := _credits(name, getattr(heartbeat, name)):
             return why
-    return "" if 0 < beat.stall_s < math.inf else "stall_s"
+    return "" if 0 < heartbeat.stall_s < math.inf else "stall_s"
 
 
 def _started(message: Started) -> str:

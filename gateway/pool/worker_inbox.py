@@ -127,7 +127,7 @@ class WorkerInbox:
             peer.stats, n_prompt=sums.n_read, n_cached=sums.n_cached, n_predicted=sums.n_predicted
         )
         if not implausible_stats(stats):
-            self._metrics.beat(peer.name, peer.model, peer.epoch, stats)
+            self._metrics.record_stats(peer.name, peer.model, peer.epoch, stats)
 
     def dropped(self, n: int) -> None:
         """Count messages that belong to no task."""
@@ -270,10 +270,10 @@ class WorkerInbox:
             case m.Heartbeat():
                 now = self._now()
                 message = _with_counters(peer, message)
-                peer.beat(message, now)
+                peer.note_heartbeat(message, now)
                 self._runner.perform(self._dispatcher.worker_shares(peer.key, message, now))
                 self._dispatcher.connected.sleeps(peer.key, message.is_sleeping)
-                self._metrics.beat(peer.name, peer.model, peer.epoch, message.stats)
+                self._metrics.record_stats(peer.name, peer.model, peer.epoch, message.stats)
 
     def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
         card = ready.card
@@ -352,10 +352,10 @@ class WorkerInbox:
             self._runner.break_task(task_id)
 
 
-def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
+def _with_counters(peer: WorkerConnection, heartbeat: m.Heartbeat) -> m.Heartbeat:
     """Return a heartbeat with plausible counters: its own, or those of the last heartbeat."""
-    if not (what := implausible_stats(beat.stats)):
-        return beat
+    if not (what := implausible_stats(heartbeat.stats)):
+        return heartbeat
     if not peer.is_miscounting:
         peer.is_miscounting = True
         logger.warning(
@@ -366,7 +366,7 @@ def _with_counters(peer: WorkerConnection, beat: m.Heartbeat) -> m.Heartbeat:
                 "action": "the counters of its last report stay",
             },
         )
-    return dataclasses.replace(beat, stats=peer.stats)
+    return dataclasses.replace(heartbeat, stats=peer.stats)
 
 
 def _check(item: FrameItem) -> None:

@@ -176,13 +176,13 @@ def volley(gateway: Watch, marker: str, first: int) -> tuple[float, float]:
     frames = gateway.written(messages)
     gateway.poll()  # what came while the frames were written
     gateway.deltas.clear()
-    n_beats = len(gateway.of(m.Heartbeat))
+    n_heartbeats = len(gateway.of(m.Heartbeat))
     for frame in frames:
         gateway.send_frame(frame)
     gateway.until(lambda: all(gateway.end_of(message.task.id) for message in messages), 120)
     ends = {one.task.id - first: type(gateway.end_of(one.task.id)) for one in messages}
     assert {task_id for task_id, kind in ends.items() if kind is m.Failed} == REFUSED
-    lags = [one.stats.link_lag_s for one in gateway.of(m.Heartbeat)[n_beats:]]
+    lags = [one.stats.link_lag_s for one in gateway.of(m.Heartbeat)[n_heartbeats:]]
     silent = [b - a for a, b in zip(gateway.deltas, gateway.deltas[1:], strict=False)]
     return max(lags), max(silent)
 

@@ -53,7 +53,7 @@ class FakeWorker:
         self.received: list[Payload] = []
         self.envelopes: list[m.Envelope] = []
         """What came for tasks, with whose it was."""
-        self.n_connections = self.n_beats = 0
+        self.n_connections = self.n_heartbeats = 0
         self._context = zmq.asyncio.Context(io_threads=1)
         self._socket: zmq.asyncio.Socket | None = None
         self._sent = 0
@@ -80,7 +80,10 @@ class FakeWorker:
     async def start(self) -> None:
         """Connect, say `Hello` and, unless told otherwise, `Ready`."""
         await self._connect()
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._beat())]
+        self._tasks = [
+            asyncio.create_task(self._read()),
+            asyncio.create_task(self._send_heartbeats()),
+        ]
         if self.options.free_running:
             self._tasks.append(asyncio.create_task(self._run()))
 
@@ -204,10 +207,10 @@ class FakeWorker:
         """Wait until n messages of this kind have come."""
         await self.until(lambda w: sum(isinstance(one, kind) for one in w.received) >= n)
 
-    async def beaten(self, n: int) -> None:
+    async def wait_heartbeats(self, n: int) -> None:
         """Wait until n more heartbeats have left."""
-        wanted = self.n_beats + n
-        await self.until(lambda w: w.n_beats >= wanted)
+        wanted = self.n_heartbeats + n
+        await self.until(lambda w: w.n_heartbeats >= wanted)
 
     async def _read(self) -> None:
         while self._socket is not None:
@@ -242,10 +245,10 @@ class FakeWorker:
             due = max(due + self.options.step_s, loop.time() - self.options.step_s)
             await asyncio.sleep(max(0.0, due - loop.time()))
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await self.send(self.engine.heartbeat())
-            self.n_beats += 1
+            self.n_heartbeats += 1
             self._changed.set()
             await asyncio.sleep(self._heartbeat_s)
 

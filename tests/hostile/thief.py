@@ -89,8 +89,8 @@ class Thief:
         ready = codec.encode(1, [m.Ready(card=_CARD, granted=_HUGE)])
         self._greeted(ready)
         for stats in (facts.Stats(n_prompt=_HUGE), facts.Stats(step_s=float("nan"))):
-            beat = m.Heartbeat(step=-1, busy=-_HUGE, stats=stats, granted=_HUGE, others=-_HUGE)
-            self._greeted(codec.encode(1, [m.Ready(card=_CARD)]), codec.encode(2, [beat]))
+            heartbeat = m.Heartbeat(step=-1, busy=-_HUGE, stats=stats, granted=_HUGE, others=-_HUGE)
+            self._greeted(codec.encode(1, [m.Ready(card=_CARD)]), codec.encode(2, [heartbeat]))
         told = SettingsReport(system_version=(_HUGE, "z"), scales_version=(-_HUGE, ""))
         self._greeted(codec.encode(1, [m.Ready(card=_CARD)]), codec.encode(2, [told]))
 
@@ -112,8 +112,8 @@ class Thief:
 
     def replays(self) -> None:
         """Send one frame over and over, and frames out of their order."""
-        beat = codec.encode(1, [m.Heartbeat(step=1, busy=0)])
-        self._greeted(*[beat] * 100)
+        heartbeat = codec.encode(1, [m.Heartbeat(step=1, busy=0)])
+        self._greeted(*[heartbeat] * 100)
         self._greeted(*(codec.encode(n, [m.Ping()]) for n in (3, 2, 1, _HUGE, -_HUGE)))
 
     def hellos(self) -> None:

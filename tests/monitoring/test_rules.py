@@ -28,7 +28,7 @@ async def names(tmp_path: Path) -> set[str]:
     async with running(tmp_path, metrics=True) as gateway:
         worker = await gateway.add_worker(FakeOptions())
         await gateway.post("/completion", {"prompt": "a b", "n_predict": 2})
-        await worker.beaten(1)
+        await worker.wait_heartbeats(1)
         text = (await gateway.client.get("/metrics")).text
     found = {sample.name for one in text_string_to_metric_families(text) for sample in one.samples}
     return found | set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))

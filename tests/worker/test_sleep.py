@@ -85,22 +85,22 @@ class Stage:
         while self.code is not None and not is_so() and self.gateway.poll(200):
             """What it said last is still on its way."""
 
-    def beats(self, n: int = 3) -> list[m.Heartbeat]:
+    def heartbeats(self, n: int = 3) -> list[m.Heartbeat]:
         """Wait for so many heartbeats from now on."""
-        n_before = len(self._beats)
-        self.until(lambda: len(self._beats) >= n_before + n)
-        return self._beats[n_before:]
+        n_before = len(self._heartbeats)
+        self.until(lambda: len(self._heartbeats) >= n_before + n)
+        return self._heartbeats[n_before:]
 
     @property
-    def _beats(self) -> list[m.Heartbeat]:
+    def _heartbeats(self) -> list[m.Heartbeat]:
         return self.gateway.of(m.Heartbeat)
 
     def fall_asleep(self) -> None:
         """Let the time pass and the model go."""
         n_before = self.n_closed
-        self.beats()
+        self.heartbeats()
         self.now += IDLE_S
-        self.until(lambda: self.n_closed > n_before and self._beats[-1].is_sleeping)
+        self.until(lambda: self.n_closed > n_before and self._heartbeats[-1].is_sleeping)
 
     def ask(self, *tasks: m.Envelope) -> list[m.Terminal]:
         """Send tasks in one frame; return their ends."""
@@ -173,11 +173,11 @@ def test_without_the_option_nobody_sleeps() -> None:
 
 def test_an_idle_worker_frees_its_model_and_stays(stage: Stage) -> None:
     stage.ask(generate(1))
-    assert not stage.beats()[-1].is_sleeping
+    assert not stage.heartbeats()[-1].is_sleeping
     stage.fall_asleep()
-    beats = stage.beats()
-    assert all(beat.is_sleeping and beat.busy == 0 for beat in beats)
-    assert beats[-1].stats.n_kv_used > 0, "the figures stay what they were"
+    heartbeats = stage.heartbeats()
+    assert all(heartbeat.is_sleeping and heartbeat.busy == 0 for heartbeat in heartbeats)
+    assert heartbeats[-1].stats.n_kv_used > 0, "the figures stay what they were"
     assert (stage.n_opened, stage.n_closed, stage.code) == (1, 1, None)
     assert not stage.gateway.of(m.Bye)
 
@@ -186,7 +186,7 @@ def test_a_task_in_time_keeps_the_worker_awake(stage: Stage) -> None:
     for task_id in range(3):
         stage.now += IDLE_S - 1
         stage.ask(m.Envelope(m.TaskKey(task_id), m.Tokenize(content="x")))
-    stage.beats()
+    stage.heartbeats()
     assert stage.n_closed == 0
 
 
@@ -197,7 +197,7 @@ def test_a_task_wakes_the_worker_and_is_answered_as_before(stage: Stage) -> None
     assert isinstance(end, m.Done)
     assert stage.text(2) == stage.text(1) != ""
     assert stage.n_opened == 2
-    assert not stage.beats()[-1].is_sleeping
+    assert not stage.heartbeats()[-1].is_sleeping
     assert len(stage.gateway.of(m.Ready)) == len(stage.gateway.of(m.Hello)) == 1
 
 
@@ -208,7 +208,7 @@ def test_looking_at_a_worker_neither_keeps_it_awake_nor_wakes_it(stage: Stage) -
         stage.ask(m.Envelope(m.TaskKey(task_id), m.Inspect()))
     assert stage.n_closed == 0
     stage.now += 3
-    stage.until(lambda: stage.n_closed == 1 and stage.beats()[-1].is_sleeping)
+    stage.until(lambda: stage.n_closed == 1 and stage.heartbeats()[-1].is_sleeping)
     (end,) = stage.ask(m.Envelope(m.TaskKey(9), m.Inspect()))
     assert isinstance(end, m.Failed) and end.code is ErrorCode.UNAVAILABLE
     assert stage.n_opened == 1
@@ -238,15 +238,15 @@ def test_a_loading_worker_lives_and_its_tasks_wait(stage: Stage) -> None:
     stage.until(lambda: stage.n_opened == 2)
     stage.until(lambda: stage.gateway.of(m.Heartbeat)[-1].waiting == 3)
     stage.now += 10 * IDLE_S
-    assert {beat.waiting for beat in stage.beats()} == {3}
+    assert {heartbeat.waiting for heartbeat in stage.heartbeats()} == {3}
     stage.gateway.send(m.Envelope(m.TaskKey(2), m.Cancel()))
     (cancelled,) = stage.ends(2)
     assert isinstance(cancelled, m.Done) and cancelled.finish is m.Finish.CANCELLED
-    assert stage.beats()[-1].waiting == 2
+    assert stage.heartbeats()[-1].waiting == 2
     stage.gate.set()
     done, tokens = stage.ends(1, 3)
     assert isinstance(done, m.Done) and isinstance(tokens, m.Tokenized)
-    stage.beats()
+    stage.heartbeats()
     assert stage.code is None and stage.n_opened == 2
 
 
@@ -281,12 +281,12 @@ def test_an_order_is_obeyed_though_nobody_waits_for_it(stage: Stage) -> None:
 
 def test_counters_go_on(stage: Stage) -> None:
     stage.ask(generate(1))
-    counted = stage.beats()[-1].stats
+    counted = stage.heartbeats()[-1].stats
     stage.fall_asleep()
-    asleep = stage.beats()[-1].stats
+    asleep = stage.heartbeats()[-1].stats
     assert (asleep.n_predicted, asleep.n_prompt) == (counted.n_predicted, counted.n_prompt)
     stage.ask(generate(2))
-    assert stage.beats()[-1].stats.n_predicted == 2 * counted.n_predicted
+    assert stage.heartbeats()[-1].stats.n_predicted == 2 * counted.n_predicted
 
 
 def test_a_gateway_that_comes_back_finds_it_asleep(stage: Stage) -> None:
@@ -296,7 +296,7 @@ def test_a_gateway_that_comes_back_finds_it_asleep(stage: Stage) -> None:
     stage.gateway.open()
     stage.until(lambda: bool(stage.gateway.of(m.Ready)))
     stage.welcome()
-    assert stage.beats()[-1].is_sleeping
+    assert stage.heartbeats()[-1].is_sleeping
     assert stage.n_opened == 1
     (end,) = stage.ask(generate(1))
     assert isinstance(end, m.Done)

@@ -56,7 +56,7 @@ class Link:
         self.tasks = Tasks(self.preparation)
         self._away = m.Heartbeat(step=0, busy=0)
         """The heartbeat while there is no engine."""
-        self._next_beat = 0.0
+        self._next_heartbeat = 0.0
         self._slowest_s = 0.0
         """Longest wait for this thread since the last heartbeat, in seconds."""
         self.draining = False
@@ -99,7 +99,7 @@ class Link:
         is_known = self._card is not None
         self._engine, self._card = engine, card
         if is_known:
-            self._beat()
+            self._send_heartbeat()
         else:
             self._sessions.open_slots(card)
         self._outbound.send(self.tasks.attach(engine, reader, side, embeddings))
@@ -107,12 +107,14 @@ class Link:
     def detach(self) -> None:
         """Detach the idle engine, because the worker falls asleep. Tasks wait for the next one."""
         assert self._engine is not None
-        beat = self._engine.heartbeat()
+        heartbeat = self._engine.heartbeat()
         # The figures stay what they were before, as llama-server's do.
-        self._away = m.Heartbeat(step=beat.step, busy=0, stats=beat.stats, is_sleeping=True)
+        self._away = m.Heartbeat(
+            step=heartbeat.step, busy=0, stats=heartbeat.stats, is_sleeping=True
+        )
         self.tasks.detach()
         self._engine = None
-        self._beat()
+        self._send_heartbeat()
 
     @property
     def wants_engine(self) -> bool:
@@ -152,15 +154,15 @@ class Link:
         because with llama.cpp on all cores each of them delays it.
         """
         until = time.monotonic() + _FORWARDING_S
-        goes_on = self._handle(min(self._next_beat, self._sessions.redial_at))
+        goes_on = self._handle(min(self._next_heartbeat, self._sessions.redial_at))
         while goes_on and time.monotonic() < until:
-            goes_on = self._handle(min(until, self._next_beat))
+            goes_on = self._handle(min(until, self._next_heartbeat))
         self._inbound.redial(time.monotonic())
-        if time.monotonic() >= self._next_beat:
+        if time.monotonic() >= self._next_heartbeat:
             self._outbound.send(self.tasks.overdue())
             self._inbound.drop_stuck()
             self._sessions.send_credits()
-            self._beat()
+            self._send_heartbeat()
 
     # -------------------------------------------------------------------------------------------
 
@@ -185,30 +187,30 @@ class Link:
         self._slowest_s = max(self._slowest_s, time.monotonic() - start)
         return bool(has_sent and self.tasks.running) and len(ready) <= 1 and not self.draining
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         now = time.monotonic()
-        if self._next_beat:
-            self._slowest_s = max(self._slowest_s, now - self._next_beat)
-        self._next_beat = now + self._sessions.heartbeat_s
-        self._sessions.beat()
+        if self._next_heartbeat:
+            self._slowest_s = max(self._slowest_s, now - self._next_heartbeat)
+        self._next_heartbeat = now + self._sessions.heartbeat_s
+        self._sessions.send_heartbeats()
         self._slowest_s = 0.0
 
     def welcomed(self) -> None:
         """Report to a new gateway what the worker has."""
-        self._next_beat = 0.0
+        self._next_heartbeat = 0.0
         if self._engine is not None:  # this gateway does not know what the cache holds
             self._engine.submit(Announce())
 
     def _heartbeat(self) -> m.Heartbeat:
         tasks = self.tasks
-        beat = self._engine.heartbeat() if self._engine else self._away
+        heartbeat = self._engine.heartbeat() if self._engine else self._away
         stats = replace(
-            beat.stats,
+            heartbeat.stats,
             link_lag_s=self._slowest_s,
-            n_faults=beat.stats.n_faults + tasks.n_faults,
+            n_faults=heartbeat.stats.n_faults + tasks.n_faults,
         )
-        n_waiting = beat.waiting + tasks.n_pending + tasks.n_preparing
-        return replace(beat, waiting=n_waiting, stats=stats)
+        n_waiting = heartbeat.waiting + tasks.n_pending + tasks.n_preparing
+        return replace(heartbeat, waiting=n_waiting, stats=stats)
 
     def __repr__(self) -> str:
         is_away = self._engine is None

@@ -157,18 +157,18 @@ class Outbound:
         items = self._queue.take()
         wanted, has_ended = self._running.outgoing(items)
         if has_ended:
-            self.send(wanted, beats=True)
+            self.send(wanted, with_heartbeat=True)
         elif wanted:
             self._cancel_ended(self._sessions.send(wanted))
         return bool(items)
 
-    def send(self, items: Sequence[FrameItem], *, beats: bool = False) -> None:
+    def send(self, items: Sequence[FrameItem], *, with_heartbeat: bool = False) -> None:
         """Send messages of which some may end tasks, and cancel tasks that could not be sent.
 
-        With `beats` the gateways whose tasks have ended get the counters.
+        With `with_heartbeat` the gateways whose tasks have ended get the counters.
         """
         if items:
-            self._cancel_ended(self._sessions.send_ends(items, beats=beats))
+            self._cancel_ended(self._sessions.send_ends(items, with_heartbeat=with_heartbeat))
 
     def _cancel_ended(self, keys: Sequence[TaskKey]) -> None:
         """Stop tasks that have ended because a message of them could not be sent."""

@@ -34,18 +34,18 @@ class SupervisorStatus:
         self._has_served = False
         self._has_welcomed = False
         self._started_at = 0.0
-        self._beat_at = 0.0
+        self._watchdog_at = 0.0
         self._reported = ""
 
     def begin(self, now: float) -> None:
         """Set the time of the start."""
-        self._started_at = self._beat_at = now
+        self._started_at = self._watchdog_at = now
 
     @property
-    def next_beat_at(self) -> float | None:
+    def next_watchdog_at(self) -> float | None:
         """When systemd must hear of progress; None if it does not listen."""
         interval_s = self._notifier.watchdog_interval_s
-        return None if interval_s is None else self._beat_at + interval_s
+        return None if interval_s is None else self._watchdog_at + interval_s
 
     def report_changes(self, phase: str, note: str, now: float) -> None:
         """Report what has changed; `note` is added to the state unless it is empty."""
@@ -62,9 +62,9 @@ class SupervisorStatus:
         if self._has_served and not self._has_welcomed and is_settled:
             self._has_welcomed = True
             self._welcome(now, n_ready)
-        if (beat_at := self.next_beat_at) is not None and now >= beat_at:
+        if (watchdog_at := self.next_watchdog_at) is not None and now >= watchdog_at:
             # Stuck children were killed before, so reaching this line is progress.
-            self._beat_at = now
+            self._watchdog_at = now
             self._notifier.watchdog()
         if status != self._reported:
             self._reported = status

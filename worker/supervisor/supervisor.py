@@ -159,8 +159,8 @@ class Supervisor:
         if self._phase is SupervisorPhase.RUNNING:
             children, reload, orders = self._children, self._reload, self._orders
             times = [*children.deadlines(), *reload.deadlines(), *orders.deadlines()]
-        if (beat_at := self._status.next_beat_at) is not None:
-            times.append(beat_at)
+        if (watchdog_at := self._status.next_watchdog_at) is not None:
+            times.append(watchdog_at)
         return max(0.0, min(times) - now) if times else None
 
     def _policy_of(self, watch: ChildWatch) -> Policy:

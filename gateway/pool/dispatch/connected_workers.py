@@ -70,11 +70,11 @@ class ConnectedWorkers:
         self.slots.reserve(worker.name, card)
         self._routing.opened(worker)
 
-    def shares(self, key: str, beat: Heartbeat) -> bool:
+    def shares(self, key: str, heartbeat: Heartbeat) -> bool:
         """Store the credits that a worker grants to this gateway; return whether they grew."""
         worker = self.by_key[key]
-        self.n_shared += beat.is_shared - worker.is_shared
-        return worker.share(beat)
+        self.n_shared += heartbeat.is_shared - worker.is_shared
+        return worker.share(heartbeat)
 
     def sleeps(self, key: str, is_sleeping: bool) -> None:
         """Note whether a worker has unloaded its model."""

@@ -196,9 +196,9 @@ class Dispatcher:
         is_open = self.connected.admitted(key)
         return self._assignment.assign_waiting(self.workers[key].model, now) if is_open else []
 
-    def worker_shares(self, key: str, beat: Heartbeat, now: float) -> list[Action]:
+    def worker_shares(self, key: str, heartbeat: Heartbeat, now: float) -> list[Action]:
         """Store the credits of a worker for this gateway, and the tasks of other gateways there."""
-        has_more = self.connected.shares(key, beat)
+        has_more = self.connected.shares(key, heartbeat)
         return self._assignment.assign_waiting(self.workers[key].model, now) if has_more else []
 
     def worker_leaves(self, key: str, now: float) -> list[Action]:

@@ -195,14 +195,14 @@ class Worker:
         self.n_leases -= task.spec.takes_credit
         self.n_slotless -= task.spec.is_slotless
 
-    def share(self, beat: Heartbeat) -> bool:
+    def share(self, heartbeat: Heartbeat) -> bool:
         """Take in what it grants; return whether it changes where a waiting task may go.
 
         Another gateway that takes its last free slot does: tasks may be sent ahead then.
         """
         n_credits, n_others = self.n_credits, self.n_others
-        self.granted, self.n_others = beat.granted, beat.others
-        self.is_shared = beat.is_shared
+        self.granted, self.n_others = heartbeat.granted, heartbeat.others
+        self.is_shared = heartbeat.is_shared
         return self.n_credits > n_credits or self.n_others != n_others
 
     def give_back(self, n: int) -> int:

@@ -29,7 +29,7 @@ from protocol.wire.sharing import Stay, Successor
 
 logger = logging.getLogger(__name__)
 
-_SILENT_BEATS = 5
+_SILENT_HEARTBEATS = 5
 _SILENT_MIN_S = 3.0
 """A worker is lost after this many heartbeats without a frame, and at least this many seconds."""
 _LATE_S = 1.0
@@ -125,7 +125,7 @@ class WorkerConnections:
         self._socket.drain_all()
         if self._access.refresh(now):
             self._expel()
-        limit_s = max(_SILENT_MIN_S, _SILENT_BEATS * self._heartbeat_s)
+        limit_s = max(_SILENT_MIN_S, _SILENT_HEARTBEATS * self._heartbeat_s)
         held_s, self._swept_at = now - self._swept_at - _LATE_S, now
         for peer in list(self._peers.values()):
             try:

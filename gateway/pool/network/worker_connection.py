@@ -49,12 +49,14 @@ class WorkerConnection:
     is_miscounting: bool = False
     """It has sent counters that cannot be, which was logged."""
 
-    def beat(self, beat: Heartbeat, now: float) -> None:
+    def note_heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
         """Take in its counters, and whether the engine makes steps."""
-        self.stats = beat.stats
-        if not beat.busy or beat.step != self.step:
-            self.step, self.moved_at = beat.step, now
-        self.stall_s = _STALL_FACTOR * beat.stall_s + _STALL_MORE_S if beat.busy else math.inf
+        self.stats = heartbeat.stats
+        if not heartbeat.busy or heartbeat.step != self.step:
+            self.step, self.moved_at = heartbeat.step, now
+        self.stall_s = (
+            _STALL_FACTOR * heartbeat.stall_s + _STALL_MORE_S if heartbeat.busy else math.inf
+        )
 
     def excuse(self, held_s: float) -> None:
         """Count no silence while this process stood still: what came then is read a moment later.

@@ -157,7 +157,7 @@ async def test_a_reader_wakes_no_worker_and_sends_it_nothing(gateway: Running) -
     worker.received.clear()
     async with reading(gateway.client) as reader:
         assert reader.state["workers"]["w0"]["state"] == "sleeping"
-        await worker.beaten(2)
+        await worker.wait_heartbeats(2)
         await reader.next()
     assert not worker.received
 

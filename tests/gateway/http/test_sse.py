@@ -53,12 +53,12 @@ async def test_headers_wait_for_the_first_frame_and_come_once() -> None:
 
 async def test_silence_is_filled_with_comments() -> None:
     sink = Sink()
-    beat = asyncio.create_task(EventStream(sink, 0.01, 30).keep_alive())
+    heartbeat = asyncio.create_task(EventStream(sink, 0.01, 30).keep_alive())
     async with asyncio.timeout(30):
         while sink.body.count(PING) < 3:
             sink.changed.clear()
             await sink.changed.wait()
-    beat.cancel()
+    heartbeat.cancel()
     assert sink.messages[0]["status"] == 200
 
 

@@ -113,7 +113,7 @@ def metrics() -> Metrics:
         n_kv=200,
         decode_s=1.5,
     )
-    one.beat("a", "m", 1, stats)
+    one.record_stats("a", "m", 1, stats)
     return one
 
 
@@ -133,7 +133,9 @@ def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
 def test_throughput_covers_the_time_since_the_last_scrape() -> None:
     one = metrics()
     render(one, Pool())
-    one.beat("a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0))
+    one.record_stats(
+        "a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0)
+    )
     second = samples(one)
     assert second["llamacpp:prompt_tokens_seconds", ()] == 400
     assert second["llamacpp:predicted_tokens_seconds", ()] == 0
@@ -146,10 +148,10 @@ def test_an_empty_pool_renders() -> None:
 
 def test_the_work_of_dead_workers_is_kept() -> None:
     book = StatsBook()
-    book.beat("a", "m", 1, Stats(n_predicted=10, n_tokens_max=7))
-    book.beat("a", "m", 1, Stats(n_predicted=15, n_tokens_max=7))
-    book.beat("a", "m", 2, Stats(n_predicted=4, n_tokens_max=3))
-    book.beat("b", "m", 3, Stats(n_predicted=1))
+    book.record("a", "m", 1, Stats(n_predicted=10, n_tokens_max=7))
+    book.record("a", "m", 1, Stats(n_predicted=15, n_tokens_max=7))
+    book.record("a", "m", 2, Stats(n_predicted=4, n_tokens_max=3))
+    book.record("b", "m", 3, Stats(n_predicted=1))
     assert repr(book) == "<StatsBook n_prompt=0 n_predicted=20>"
     assert book.totals()["n_tokens_max"] == 7
     assert book.latest("a").n_predicted == 4
@@ -157,15 +159,15 @@ def test_the_work_of_dead_workers_is_kept() -> None:
 
 def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
     book = StatsBook()
-    book.beat("a", "m", 1, Stats(n_predicted=10))
-    book.beat("a", "m", 1, Stats(n_predicted=8))
+    book.record("a", "m", 1, Stats(n_predicted=10))
+    book.record("a", "m", 1, Stats(n_predicted=8))
     assert book.totals()["n_predicted"] == 10
 
 
 def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
     one = metrics()
     for i in range(1000):
-        one.beat(f"pod-{i}", "m", 1, Stats(n_predicted=2))
+        one.record_stats(f"pod-{i}", "m", 1, Stats(n_predicted=2))
         one.worker_lost(f"pod-{i}", "m")
         one.forget_worker(f"pod-{i}")
     found = samples(one)
@@ -191,9 +193,11 @@ def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
 def test_guesses_are_counted_over_workers_and_positions() -> None:
     one = metrics()
     drafts = {"n_draft": 10, "n_draft_accepted": 6, "n_drafts": 4}
-    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
-    one.beat("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
-    one.beat("b", "m", 1, Stats(n_draft=1, n_draft_accepted=1, n_drafts=1, accepted_at=(1,)))
+    one.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
+    one.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
+    one.record_stats(
+        "b", "m", 1, Stats(n_draft=1, n_draft_accepted=1, n_drafts=1, accepted_at=(1,))
+    )
     found = samples(one)
     assert found["llamacpp:spec_decode_num_draft_tokens_total", ()] == 11
     assert found["llamacpp:spec_decode_num_accepted_tokens_total", ()] == 7
@@ -255,7 +259,7 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_cache_branches": {"n_branches": 13},
         "llamapool_cache_host_bytes": {"n_host_bytes": 14},
     }
-    one.beat("a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()}))  # type: ignore[arg-type]
+    one.record_stats("a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()}))  # type: ignore[arg-type]
     found = samples(one)
     for name, row in stats.items():
         assert [found[name, ("m", "a")]] == list(row.values()), name
@@ -263,8 +267,10 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
 
 def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> None:
     one = Metrics()
-    one.beat("a", "m", 1, Stats(n_evicted=3, n_restored=20, n_preempted=1, n_kv_used=50, n_kv=64))
-    one.beat("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
+    one.record_stats(
+        "a", "m", 1, Stats(n_evicted=3, n_restored=20, n_preempted=1, n_kv_used=50, n_kv=64)
+    )
+    one.record_stats("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
     found = samples(one)
     assert found["llamapool_evicted_prompts_total", ("m", "a")] == 5
     assert found["llamapool_restored_tokens_total", ("m", "a")] == 20
@@ -275,7 +281,7 @@ def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> 
 def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None:
     one = Metrics()
     for lag_s in (0.002, 0.02, 0.3):
-        one.beat("a", "m", 1, Stats(link_lag_s=lag_s))
+        one.record_stats("a", "m", 1, Stats(link_lag_s=lag_s))
     found = samples(one)
     name = "llamapool_link_loop_lag_seconds"
     counts = [found[f"{name}_bucket", (le, "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
@@ -301,7 +307,7 @@ def test_a_duration_falls_into_the_bucket_that_holds_it(seconds: float, bucket: 
 
 def test_every_metric_is_on_its_page() -> None:
     metrics = Metrics()
-    metrics.beat("w", "m", 1, Stats(accepted_at=(1,), n_drafts=1))
+    metrics.record_stats("w", "m", 1, Stats(accepted_at=(1,), n_drafts=1))
     page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
     text = render(metrics, _NoWorkers()).decode()
     families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))

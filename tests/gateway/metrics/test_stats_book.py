@@ -19,9 +19,9 @@ def told(book: StatsBook) -> list[dict[str, object]]:
 
 def test_a_gateway_that_starts_knows_the_work_of_workers_that_died_before() -> None:
     old, new = StatsBook(), StatsBook()
-    old.beat("w", "m", 1, Stats(n_predicted=100, n_tokens_max=9, accepted_at=(3, 1)))
+    old.record("w", "m", 1, Stats(n_predicted=100, n_tokens_max=9, accepted_at=(3, 1)))
     for book in (old, new):
-        book.beat("w", "m", 2, Stats(n_predicted=10, accepted_at=(1,)))
+        book.record("w", "m", 2, Stats(n_predicted=10, accepted_at=(1,)))
     new.take_over(told(old))
     assert new.totals()["n_predicted"] == 110
     assert new.totals()["n_tokens_max"] == 9
@@ -30,12 +30,12 @@ def test_a_gateway_that_starts_knows_the_work_of_workers_that_died_before() -> N
 
 def test_what_both_gateways_have_heard_counts_once() -> None:
     one, other = StatsBook(), StatsBook()
-    one.beat("w", "m", 1, Stats(n_predicted=10))
-    other.beat("w", "m", 1, Stats(n_predicted=12))
+    one.record("w", "m", 1, Stats(n_predicted=10))
+    other.record("w", "m", 1, Stats(n_predicted=12))
     for _ in range(3):
         one.take_over(told(other))
         other.take_over(told(one))
-    one.beat("w", "m", 1, Stats(n_predicted=15))
+    one.record("w", "m", 1, Stats(n_predicted=15))
     assert (one.totals()["n_predicted"], other.totals()["n_predicted"]) == (15, 12)
 
 
@@ -55,7 +55,7 @@ def test_rows_of_another_release_count_as_far_as_they_are_known() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.booleans(), st.booleans(), st.sampled_from(["beat", "die", "tell"])),
+        st.tuples(st.booleans(), st.booleans(), st.sampled_from(["record", "die", "tell"])),
         max_size=120,
     )
 )
@@ -75,10 +75,10 @@ def test_two_gateways_that_tell_each_other_agree_with_one_that_heard_all(
         elif first or second:
             n += 1
             stats = Stats(n_predicted=n, accepted_at=(n,))
-            whole.beat("w", "m", epoch, stats)
+            whole.record("w", "m", epoch, stats)
             for heard, book in zip((first, second), pair, strict=True):
                 if heard:
-                    book.beat("w", "m", epoch, stats)
+                    book.record("w", "m", epoch, stats)
     pair[0].take_over(told(pair[1]))
     assert pair[0].totals() == whole.totals()
     assert pair[0].accepted_at() == whole.accepted_at()
@@ -88,9 +88,9 @@ def test_two_gateways_that_tell_each_other_agree_with_one_that_heard_all(
 def test_a_worker_that_dies_again_and_again_takes_no_more_room(n_runs: int) -> None:
     book, late = StatsBook(), StatsBook()
     for epoch in range(1, n_runs + 1):
-        book.beat("w", "m", epoch, Stats(n_predicted=2))
+        book.record("w", "m", epoch, Stats(n_predicted=2))
         if epoch % 5 == 0:
-            late.beat("w", "m", epoch, Stats(n_predicted=1))
+            late.record("w", "m", epoch, Stats(n_predicted=1))
         if epoch % 7 == 0:
             late.take_over(told(book))
     late.take_over(told(book))
@@ -102,9 +102,9 @@ def test_a_worker_that_dies_again_and_again_takes_no_more_room(n_runs: int) -> N
 def test_a_clock_that_was_set_back_does_not_count_a_run_twice() -> None:
     book = StatsBook()
     for epoch in range(100, 120):
-        book.beat("w", "m", epoch, Stats(n_predicted=1))
+        book.record("w", "m", epoch, Stats(n_predicted=1))
     for n_predicted in (5, 6, 7):
-        book.beat("w", "m", 50, Stats(n_predicted=n_predicted))
+        book.record("w", "m", 50, Stats(n_predicted=n_predicted))
     assert book.totals()["n_predicted"] == 20 + 7
-    book.beat("w", "m", 51, Stats(n_predicted=1))
+    book.record("w", "m", 51, Stats(n_predicted=1))
     assert book.totals()["n_predicted"] == 20 + 7 + 1

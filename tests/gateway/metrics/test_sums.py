@@ -193,8 +193,10 @@ async def test_the_sums_of_keys_workers_and_processes_are_those_of_all(folder: s
         one.work(2)
         one.metrics.handshake_failed("blocked")
         one.metrics.refused("m", "ann", "rate_limit")
-        one.metrics.beat("w", "m", 2, Stats(n_predicted=10))
-    first.metrics.beat("w", "m", 1, Stats(n_predicted=100))  # a run that only the first one heard
+        one.metrics.record_stats("w", "m", 2, Stats(n_predicted=10))
+    first.metrics.record_stats(
+        "w", "m", 1, Stats(n_predicted=100)
+    )  # a run that only the first one heard
     for one in (first, second):
         found = await one.figures()
         assert found["llamapool_key_tasks_total"] == 4
@@ -215,11 +217,11 @@ async def test_the_sums_of_keys_workers_and_processes_are_those_of_all(folder: s
 async def test_no_counter_falls_when_a_gateway_takes_the_place_of_another(folder: str) -> None:
     old = await OneGateway(folder).open()
     old.work(3)
-    old.metrics.beat("w", "m", 1, Stats(n_predicted=100))
-    old.metrics.beat("w", "m", 2, Stats(n_predicted=5))
+    old.metrics.record_stats("w", "m", 1, Stats(n_predicted=100))
+    old.metrics.record_stats("w", "m", 2, Stats(n_predicted=5))
     before = await old.figures()
     new = await OneGateway(folder).open()
-    new.metrics.beat("w", "m", 2, Stats(n_predicted=6))
+    new.metrics.record_stats("w", "m", 2, Stats(n_predicted=6))
     old.host.keep()
     old.siblings.close()
     for _ in range(2):

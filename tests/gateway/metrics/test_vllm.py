@@ -76,7 +76,7 @@ async def test_a_request_is_counted_with_its_tokens_and_times(tmp_path: Path) ->
         worker = await gateway.add_worker()
         worker.engine.n_cached = 3
         await gateway.post("/completion", BODY)
-        await worker.beaten(2)
+        await worker.wait_heartbeats(2)
         found = await scrape(gateway)
     assert found["vllm:request_success_total", (*FAKE[:1], "length", "fake")] == 1
     assert found["vllm:request_success_total", ("0", "stop", "fake")] == 0

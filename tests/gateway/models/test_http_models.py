@@ -329,11 +329,11 @@ async def test_what_waits_for_a_slot_of_a_model_that_is_unloaded_is_told_so(
 async def test_a_model_whose_workers_sleep_says_so(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
         await complete(gateway, "a")
-        beat = m.Heartbeat(step=1, busy=0, is_sleeping=True)
-        await supervisor.workers["a"].send(beat)
+        heartbeat = m.Heartbeat(step=1, busy=0, is_sleeping=True)
+        await supervisor.workers["a"].send(heartbeat)
         async with asyncio.timeout(10):
             while await states(gateway) != {"a": "sleeping"}:
-                await supervisor.workers["a"].send(beat)
+                await supervisor.workers["a"].send(heartbeat)
 
 
 async def test_fixed_models_cannot_be_ordered(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ async def test_a_worker_that_is_busy_and_moves_is_kept(
         for _ in range(8):
             await slow.step()
             await reach(stream, m.Delta)
-            await slow.beaten(2)
+            await slow.wait_heartbeats(2)
         assert rig.pool.health().n_workers == 1
 
 

@@ -11,24 +11,24 @@ from protocol.wire.sharing import Demand, SettingsReport
 from tests.gateway.dispatching import call, card, dispatcher, done, places, task
 
 
-def beat(granted: int, others: int = 0, *, is_shared: bool = True) -> Heartbeat:
+def heartbeat(granted: int, others: int = 0, *, is_shared: bool = True) -> Heartbeat:
     return Heartbeat(step=1, busy=0, granted=granted, others=others, is_shared=is_shared)
 
 
 def test_no_more_is_sent_than_was_granted() -> None:
     pool = dispatcher("a")
-    assert pool.worker_shares("a", beat(-1), 0.0) == []
+    assert pool.worker_shares("a", heartbeat(-1), 0.0) == []
     assert places(pool.submit(task(1), 0.0)) == []
-    assert places(pool.worker_shares("a", beat(0), 1.0)) == [(1, "a")]
+    assert places(pool.worker_shares("a", heartbeat(0), 1.0)) == [(1, "a")]
     assert pool.workers["a"].n_credits == 1
 
 
 def test_a_credit_that_is_taken_with_the_end_of_a_task_is_not_used_again() -> None:
     pool = dispatcher("a")
-    pool.worker_shares("a", beat(0), 0.0)
+    pool.worker_shares("a", heartbeat(0), 0.0)
     pool.submit(task(1), 0.0)
     pool.submit(task(2), 0.0)
-    assert pool.worker_shares("a", beat(-1), 1.0) == []
+    assert pool.worker_shares("a", heartbeat(-1), 1.0) == []
     assert places(pool.ended("a", done(1), 1.0)) == []
     assert len(pool.queue) == 1
 
@@ -38,24 +38,24 @@ def test_what_is_unused_is_returned_and_not_used_any_more() -> None:
     worker = pool.workers["a"]
     assert [worker.give_back(n) for n in (-3, 0, 9, 9)] == [0, 0, 1, 0]
     assert places(pool.submit(task(1), 0.0)) == []
-    assert places(pool.worker_shares("a", beat(1), 1.0)) == [(1, "a")]
+    assert places(pool.worker_shares("a", heartbeat(1), 1.0)) == [(1, "a")]
 
 
 def test_slots_that_others_use_are_not_free() -> None:
     pool = dispatcher("a")
-    pool.worker_shares("a", beat(0, others=1), 0.0)
+    pool.worker_shares("a", heartbeat(0, others=1), 0.0)
     worker = pool.workers["a"]
     assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 0)
     assert not worker.can_run_in(0)
-    pool.worker_shares("a", beat(0, others=9), 0.0)
+    pool.worker_shares("a", heartbeat(0, others=9), 0.0)
     assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 8)
 
 
 def test_shared_workers_are_counted_and_forgotten() -> None:
     pool = dispatcher("a", "b")
-    pool.worker_shares("a", beat(0), 0.0)
-    pool.worker_shares("b", beat(0), 0.0)
-    pool.worker_shares("b", beat(0, is_shared=False), 0.0)
+    pool.worker_shares("a", heartbeat(0), 0.0)
+    pool.worker_shares("b", heartbeat(0), 0.0)
+    pool.worker_shares("b", heartbeat(0, is_shared=False), 0.0)
     assert pool.connected.n_shared == 1
     pool.worker_lost("a", 1.0)
     assert pool.connected.n_shared == 0
@@ -64,7 +64,7 @@ def test_shared_workers_are_counted_and_forgotten() -> None:
 def test_demand_is_told_when_tasks_begin_and_cease_to_wait() -> None:
     pool = dispatcher("a", "b")
     for key in ("a", "b"):
-        pool.worker_shares(key, beat(-1), 0.0)
+        pool.worker_shares(key, heartbeat(-1), 0.0)
     pool.submit(task(1), 2.0)
     asked = pool.demand.crossed(5.0)
     assert sorted(asked) == [(key, Demand(waiting=1, oldest_s=3.0)) for key in "ab"]
@@ -79,34 +79,34 @@ def test_demand_is_told_when_tasks_begin_and_cease_to_wait() -> None:
 
 def test_only_workers_with_a_free_slot_are_asked_where_there_are_some() -> None:
     pool = dispatcher("a", "b")
-    pool.worker_shares("a", beat(-1, others=1), 0.0)
-    pool.worker_shares("b", beat(-1, others=0), 0.0)
+    pool.worker_shares("a", heartbeat(-1, others=1), 0.0)
+    pool.worker_shares("b", heartbeat(-1, others=0), 0.0)
     pool.submit(task(1), 0.0)
     assert [key for key, _ in pool.demand.crossed(0.0)] == ["b"]
-    pool.worker_shares("b", beat(-1, others=1), 1.0)
+    pool.worker_shares("b", heartbeat(-1, others=1), 1.0)
     assert [key for key, _ in pool.demand.changed(1.0)] == ["a"]
 
 
 def test_nothing_is_sent_ahead_while_a_slot_is_free_elsewhere() -> None:
     pool = dispatcher("full", "free", n_prefetch=1)
-    pool.worker_shares("full", beat(0, others=1), 0.0)
-    pool.worker_shares("free", beat(-2), 0.0)
+    pool.worker_shares("full", heartbeat(0, others=1), 0.0)
+    pool.worker_shares("free", heartbeat(-2), 0.0)
     assert places(pool.submit(task(1), 0.0)) == []
     assert [key for key, _ in pool.demand.crossed(0.0)] == ["free"]
-    assert places(pool.worker_shares("free", beat(-1), 1.0)) == [(1, "free")]
+    assert places(pool.worker_shares("free", heartbeat(-1), 1.0)) == [(1, "free")]
 
 
 def test_a_task_is_sent_ahead_once_others_use_the_free_slot() -> None:
     pool = dispatcher("full", "free", n_prefetch=1)
-    pool.worker_shares("full", beat(0, others=1), 0.0)
-    pool.worker_shares("free", beat(-2), 0.0)
+    pool.worker_shares("full", heartbeat(0, others=1), 0.0)
+    pool.worker_shares("free", heartbeat(-2), 0.0)
     pool.submit(task(1), 0.0)
-    assert places(pool.worker_shares("free", beat(-2, others=1), 1.0)) == [(1, "full")]
+    assert places(pool.worker_shares("free", heartbeat(-2, others=1), 1.0)) == [(1, "full")]
 
 
 def test_who_has_a_credit_asks_for_none() -> None:
     pool = dispatcher("a")
-    pool.worker_shares("a", beat(0), 0.0)
+    pool.worker_shares("a", heartbeat(0), 0.0)
     pool.submit(call(1), 0.0)
     assert pool.demand.changed(0.0) == [] == pool.demand.crossed(0.0)
 
@@ -114,10 +114,10 @@ def test_who_has_a_credit_asks_for_none() -> None:
 def test_a_task_for_a_slot_asks_only_its_worker() -> None:
     pool = dispatcher("a", "b")
     for key in ("a", "b"):
-        pool.worker_shares(key, beat(-1), 0.0)
+        pool.worker_shares(key, heartbeat(-1), 0.0)
     pool.submit(task(1, worker="b", slot=0), 4.0)
     assert pool.demand.changed(5.0) == [("b", Demand(waiting=1, oldest_s=1.0))]
-    assert places(pool.worker_shares("b", beat(0), 5.0)) == [(1, "b")]
+    assert places(pool.worker_shares("b", heartbeat(0), 5.0)) == [(1, "b")]
 
 
 # ---- settings ---------------------------------------------------------------------------------

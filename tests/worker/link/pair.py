@@ -61,7 +61,7 @@ class Pair:
             self.gateway.poll()
 
     @property
-    def beats(self) -> list[m.Heartbeat]:
+    def heartbeats(self) -> list[m.Heartbeat]:
         """The heartbeats that came."""
         return self.gateway.of(m.Heartbeat)
 

@@ -44,9 +44,9 @@ def test_a_task_goes_through_and_carries_the_counters(pair: Pair) -> None:
     (done,) = pair.until(m.Done)
     assert isinstance(done, m.Done)
     assert done.n_predicted == 4
-    beat = pair.until(m.Heartbeat)[-1]
-    assert isinstance(beat, m.Heartbeat)
-    assert beat.stats.n_predicted == 4
+    heartbeat = pair.until(m.Heartbeat)[-1]
+    assert isinstance(heartbeat, m.Heartbeat)
+    assert heartbeat.stats.n_predicted == 4
     assert pair.link.is_idle
 
 

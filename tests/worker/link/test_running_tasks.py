@@ -56,11 +56,11 @@ def test_texts_of_chats_are_taken_apart_and_others_are_not() -> None:
     found = answers(1)
     found.add(TaskKey(2))
     told = said(found, [delta(HERMES), delta(HERMES, 2), Heartbeat(step=1, busy=1)])
-    chat, plain, beat = map(payload_of, told)
+    chat, plain, heartbeat = map(payload_of, told)
     assert isinstance(chat, Delta) and isinstance(plain, Delta)
     assert chat.text == "" and chat.tool_calls[0].name == "special_function"
     assert (chat.tokens, chat.n_predicted) == ((5,), 3)
-    assert plain.text == HERMES and isinstance(beat, Heartbeat)
+    assert plain.text == HERMES and isinstance(heartbeat, Heartbeat)
 
 
 def test_what_is_only_words_goes_on_as_it_came() -> None:

@@ -93,9 +93,9 @@ CHILD = textwrap.dedent(
     tell.progress(0.5)
     if kind != "loads-for-ever":
         tell.send(READY=1, X_URL="http://127.0.0.1:1")
-    beat_s = 60 if kind == "stuck-once" and first else 0.05
+    interval_s = 60 if kind == "stuck-once" and first else 0.05
     while True:
-        time.sleep(beat_s)
+        time.sleep(interval_s)
         tell.watchdog()
     """
 )

@@ -204,38 +204,38 @@ class Sessions:
             ended += self._send(session, [*first.get(number, ()), *mine] if first else mine)
         return ended
 
-    def send_ends(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
+    def send_ends(self, items: Sequence[FrameItem], *, with_heartbeat: bool) -> Sequence[TaskKey]:
         """Send messages of which some may end tasks, and what changes of the credits.
 
         A gateway that loses a credit with the end of its task is told so before the end, or it
-        would use the credit once more. With `beats` the gateways whose tasks end get a heartbeat.
+        would use the credit once more. `with_heartbeat`: the gateways whose tasks end get one.
         """
         ends = [one for one in items if type(one) is Envelope and isinstance(one.payload, Terminal)]
         numbers = {one.task.connection for one in ends if self.grants.end(one.task)}
         if self.grants.is_shared:
-            failed = self.send(items, self._credit_messages(numbers if beats else ()))
+            failed = self.send(items, self._credit_messages(numbers if with_heartbeat else ()))
         else:
-            failed = self._send_alone(items, beats=beats)
+            failed = self._send_alone(items, with_heartbeat=with_heartbeat)
         for end in ends:
             assert isinstance(end.payload, Terminal)
             if self.settings.end(end.task, end.payload) and (known := self.settings.known):
                 self.send([known])
         return failed
 
-    def _send_alone(self, items: Sequence[FrameItem], *, beats: bool) -> Sequence[TaskKey]:
+    def _send_alone(self, items: Sequence[FrameItem], *, with_heartbeat: bool) -> Sequence[TaskKey]:
         """Send messages while no gateway shares the worker with another."""
-        if not beats:
+        if not with_heartbeat:
             return self.send(items)
-        beat = self._heartbeat()
+        heartbeat = self._heartbeat()
         if len(self._all) == 1:
-            return self._send(self._all[0], [*items, self._credited(beat, self._all[0])])
-        return self.send(items, {one.number: [self._credited(beat, one)] for one in self})
+            return self._send(self._all[0], [*items, self._credited(heartbeat, self._all[0])])
+        return self.send(items, {one.number: [self._credited(heartbeat, one)] for one in self})
 
-    def beat(self) -> None:
+    def send_heartbeats(self) -> None:
         """Send every gateway a heartbeat."""
-        beat = self._heartbeat()
+        heartbeat = self._heartbeat()
         for session in self:
-            self._send(session, [self._credited(beat, session)])
+            self._send(session, [self._credited(heartbeat, session)])
 
     def _send(self, session: GatewaySession, items: Sequence[FrameItem]) -> Sequence[TaskKey]:
         if not items or not session.is_welcome:
@@ -245,18 +245,18 @@ class Sessions:
             self.grants.end(key, leaves_credit=True)  # its end is on the way already
         return ended
 
-    def _credit_messages(self, beats: Collection[int] = ()) -> dict[int, list[FrameItem]]:
-        """Return messages about changed credits by session; `beats` get a heartbeat in any case."""
+    def _credit_messages(self, forced: Collection[int] = ()) -> dict[int, list[FrameItem]]:
+        """Return messages about changed credits by session; `forced` get a heartbeat anyway."""
         found: dict[int, list[FrameItem]] = {}
         recalls = dict(self.grants.settle(time.monotonic()))
-        beat: Heartbeat | None = None
+        heartbeat: Heartbeat | None = None
         for session in self:
             number = session.number
             if session.known_credits is None:
                 continue
-            if number in beats or session.known_credits != self._credits(number):
-                beat = beat or self._heartbeat()
-                found[number] = [self._credited(beat, session)]
+            if number in forced or session.known_credits != self._credits(number):
+                heartbeat = heartbeat or self._heartbeat()
+                found[number] = [self._credited(heartbeat, session)]
             if number in recalls:
                 found.setdefault(number, []).append(Recall(n=recalls[number]))
         return found
@@ -265,14 +265,14 @@ class Sessions:
         grants = self.grants
         return grants.granted(number), grants.others(number), grants.is_shared
 
-    def _credited(self, beat: Heartbeat, session: GatewaySession) -> Heartbeat:
+    def _credited(self, heartbeat: Heartbeat, session: GatewaySession) -> Heartbeat:
         """Return a heartbeat with the credits of a gateway, and note that it was told."""
         if session.known_credits is None:
-            return beat
+            return heartbeat
         granted, others, is_shared = session.known_credits = self._credits(session.number)
         if not (granted or others or is_shared):
-            return beat
-        return replace(beat, granted=granted, others=others, is_shared=is_shared)
+            return heartbeat
+        return replace(heartbeat, granted=granted, others=others, is_shared=is_shared)
 
     def _watch(self) -> None:
         ends = [one.connection for one in self._all if one.connection.is_dialled]

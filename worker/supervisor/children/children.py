@@ -81,7 +81,7 @@ class Children:
             elif watch.leaves_by is not None and not watch.is_killed:
                 yield watch.leaves_by
             if watch.is_timed:
-                yield watch.beat_at + watch.child.launch.watchdog_s
+                yield watch.watchdog_at + watch.child.launch.watchdog_s
 
     # ---- start --------------------------------------------------------------------------------
 
@@ -140,10 +140,10 @@ class Children:
                 child.progress = fraction(report["X_PROGRESS"])
                 self._notifier.send(EXTEND_TIMEOUT_USEC=60_000_000)
             if "WATCHDOG" in report:
-                watch.beat_at = time.monotonic()
+                watch.watchdog_at = time.monotonic()
             if "READY" in report and child.state is ChildState.STARTING:
                 child.become(ChildState.READY)
-                watch.ready_at = watch.beat_at = time.monotonic()
+                watch.ready_at = watch.watchdog_at = time.monotonic()
                 watch.was_ready = True
                 logger.info("process ready", extra={"child": child.launch.name, "pid": child.pid})
 
@@ -193,7 +193,7 @@ class Children:
         """Kill the processes that report no progress, and those that did not leave in time."""
         for watch in self.watches:
             limit = watch.child.launch.watchdog_s
-            if watch.is_timed and now - watch.beat_at >= limit:
+            if watch.is_timed and now - watch.watchdog_at >= limit:
                 logger.error(
                     "process makes no progress",
                     extra={

@@ -23,7 +23,7 @@ class ChildWatch:
     ready_at: float = 0.0
     was_ready: bool = False
     """Whether any of its runs became READY."""
-    beat_at: float = 0.0
+    watchdog_at: float = 0.0
     """Time of its last watchdog message since READY."""
     n_starts: int = 0
     exit_code: int = 0

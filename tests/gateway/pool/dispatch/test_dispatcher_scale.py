@@ -82,8 +82,8 @@ def test_who_asks_other_gateways_for_credits_looks_at_a_few(
     pool: Dispatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in pool.workers:
-        beat = Heartbeat(step=1, busy=0, granted=-1, is_shared=True)
-        pool.worker_shares(key, beat, 1.0)
+        heartbeat = Heartbeat(step=1, busy=0, granted=-1, is_shared=True)
+        pool.worker_shares(key, heartbeat, 1.0)
     assert places(pool.submit(task(1000), 2.0)) == []
     with touched(monkeypatch) as seen:
         asked = pool.demand.crossed(2.0)
@@ -95,8 +95,8 @@ def test_the_time_to_retry_counts_the_slots_that_other_gateways_leave() -> None:
     waits = {}
     for n_others in (0, 3):
         pool = dispatcher("a", n_slots=4, queue_size=1)
-        beat = Heartbeat(step=1, busy=0, granted=0, others=n_others, is_shared=True)
-        pool.worker_shares("a", beat, 0.0)
+        heartbeat = Heartbeat(step=1, busy=0, granted=0, others=n_others, is_shared=True)
+        pool.worker_shares("a", heartbeat, 0.0)
         for i in range(30):
             pool.submit(task(i), float(i))
             pool.started("a", started(i), float(i))

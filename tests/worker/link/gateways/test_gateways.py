@@ -83,11 +83,11 @@ class Trio:
 
 def credits_of(gateway: Gateway) -> int:
     """Count the credits as a gateway does."""
-    readies, beats = gateway.of(m.Ready), gateway.of(m.Heartbeat)
+    readies, heartbeats = gateway.of(m.Ready), gateway.of(m.Heartbeat)
     if not readies:
         return 0
     card = readies[-1].card
-    granted = beats[-1].granted if beats else readies[-1].granted
+    granted = heartbeats[-1].granted if heartbeats else readies[-1].granted
     n_returned = sum(recall.n for recall in gateway.of(Recall))
     return card.n_slots + card.n_prefetch + granted - n_returned
 

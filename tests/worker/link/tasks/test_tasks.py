@@ -92,7 +92,7 @@ def test_a_template_that_loops_is_ended_while_a_stream_goes_on(
     assert "more than 0.3 s to be prepared" in failed.message
     pair.gateway.send(chat(3, "hi"))
     assert isinstance(end_of(pair, 3), m.Done)
-    assert 0 < max(beat.stats.link_lag_s for beat in pair.beats) < 0.25
+    assert 0 < max(heartbeat.stats.link_lag_s for heartbeat in pair.heartbeats) < 0.25
     pair.gateway.send(m.Envelope(m.TaskKey(1), m.Cancel()))
     end_of(pair, 1)
 
@@ -202,7 +202,7 @@ def test_any_exception_while_preparing_is_its_tasks_own(
     assert isinstance(end_of(pair, 8), m.Done)
     assert "task=7" in caplog.text
     assert pair.link.tasks.n_faults == 1
-    pair.turn_until(lambda: pair.beats[-1].stats.n_faults == 1)
+    pair.turn_until(lambda: pair.heartbeats[-1].stats.n_faults == 1)
 
 
 def test_a_parser_that_fails_ends_its_own_task(
