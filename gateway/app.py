@@ -106,7 +106,7 @@ def build_app(  # noqa: PLR0913 - everything that the endpoints use comes togeth
         keeper=keeper or StreamKeeper(config),
     )
     pages = open_pages(config)
-    supervisor = supervisor or SupervisorLink("", ask=pool.complete)
+    supervisor = supervisor or SupervisorLink("", ask=pool.calls.complete)
     routes = _all_routes(service, supervisor, feed, usage)
     middleware = [*outermost, *_middleware(service, supervisor, _public_page(pages, routes))]
     every = [*routes, *pages.routes()]
@@ -155,8 +155,8 @@ def _middleware(
         Middleware(CorsMiddleware, config),
         Middleware(PrefixMiddleware, read_prefix(config.api_prefix)),
         Middleware(AuthMiddleware, ring, rules),
-        Middleware(RateLimitMiddleware, service.pool.allowances),
-        Middleware(AwaitWorkersMiddleware, supervisor, service.pool),
+        Middleware(RateLimitMiddleware, service.pool.dispatcher.allowances),
+        Middleware(AwaitWorkersMiddleware, supervisor, service.pool.dispatcher.cards),
         Middleware(ModelLeaseMiddleware),
     ]
 
@@ -309,7 +309,9 @@ def _fleet_routes(service: Service, supervisor: SupervisorLink) -> list[Route]:
 
 def _usage_routes(service: Service, used: UsageEndpoints) -> list[Route]:
     """Return the admin endpoints for requests and for usage."""
-    requests = RequestEndpoints(service.pool.requests, service.pool.places, service.siblings)
+    requests = RequestEndpoints(
+        service.pool.requests, service.pool.dispatcher.queue.places, service.siblings
+    )
     return _operator_routes(
         (
             ("GET", "/admin/requests", requests.running),

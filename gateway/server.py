@@ -100,7 +100,7 @@ class GatewayParts:
 
     def drain(self) -> None:
         """Refuse new work, and end kept streams that no client reads."""
-        self.pool.drain()
+        self.pool.dispatcher.drain()
         self.keeper.sessions.drain()
         if self.models is not None:
             self.models.drain()
@@ -130,10 +130,10 @@ def parts_of(
 ) -> GatewayParts:
     """Make the pool, and the model manager if the configuration has one; raises `ConfigError`."""
     pool = Pool(config, metrics)
-    pool.expect(expected)
+    pool.dispatcher.slots.expect(expected)
     supervisor = SupervisorLink(
         config.control,
-        ask=pool.complete,
+        ask=pool.calls.complete,
         retired=pool.forget_worker,
         timeout_s=config.timeout_s,
     )
@@ -237,13 +237,13 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
-    siblings = parts.siblings
-    counted = HostMetrics(metrics, parts.pool, siblings)
+    siblings, streams = parts.siblings, parts.pool.transport.streams
+    counted = HostMetrics(metrics, parts.pool.status, siblings)
     app = app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     duties = [asyncio.create_task(notify_watchdog(notifier))]
-    duties.append(asyncio.create_task(collect_garbage(lambda: not parts.pool.has_tasks)))
+    duties.append(asyncio.create_task(collect_garbage(lambda: not streams.by_id)))
     try:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
@@ -317,7 +317,7 @@ async def _drain(
     logger.info("draining", extra={"limit_s": config.drain_timeout_s})
     notifier.stopping()
     parts.drain()
-    drained = asyncio.create_task(parts.pool.drained())
+    drained = asyncio.create_task(parts.pool.transport.streams.drained())
     leave = asyncio.create_task(signals.leave.wait())
     done, pending = await asyncio.wait(
         [drained, leave], timeout=config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED

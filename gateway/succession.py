@@ -112,13 +112,13 @@ async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
             order.cancel()
             return is_aside
         if order.result() is signal.SIGUSR1 and not is_aside:
-            pool.step_aside()
+            pool.transport.connections.step_aside()
             is_aside = True
             n_workers = pool.health().n_workers
             notifier.send(X_ASIDE=n_workers)
             logger.info("workers sent to the new gateway", extra={"n_workers": n_workers})
         elif order.result() is signal.SIGUSR2:
-            pool.step_back()
+            pool.transport.connections.step_back()
             is_aside = False
             logger.info("new gateway has failed", extra={"action": "this gateway goes on"})
 

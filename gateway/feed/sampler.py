@@ -52,7 +52,7 @@ class PoolSampler:
 
     def take(self, second: int) -> None:
         """Take one sample."""
-        views = self._pool.workers()
+        views = self._pool.status.workers()
         self._compare(views)
         self._count(views)
         latencies = [one.ttft.parts()[:-1] for one in self._metrics.latencies.values()]
@@ -65,7 +65,7 @@ class PoolSampler:
                 n_busy=sum(one.n_busy for one in views),
                 n_slots=sum(one.n_slots for one in views),
             ),
-            n_waiting=sum(self._pool.queue_depths().values()),
+            n_waiting=sum(self._pool.status.queue_depths().values()),
             n_moved=sum(self._metrics.moves.values()),
             ttft=[sum(column) for column in zip(*latencies, strict=True)],
         )
@@ -96,7 +96,7 @@ class PoolSampler:
                 kind = EventKind.ASLEEP if one.state == _ASLEEP else EventKind.AWAKE
                 events.note(kind, name=name, model=one.model)
         self._workers = workers
-        refused = {one.fingerprint: one for one in self._pool.quarantined()}
+        refused = {one.fingerprint: one for one in self._pool.status.quarantined()}
         for fingerprint in refused.keys() - self._refused:
             n_deaths = refused[fingerprint].n_deaths
             why = f"{n_deaths} workers died with it; refused for an hour"

@@ -21,7 +21,7 @@ from gateway.models.model import ManagedModel
 from gateway.models.views import state_of as model_state
 from gateway.pool.pool import Pool
 from gateway.pool.status import ModelState
-from gateway.pool.watch.activity import Activity
+from gateway.pool.watch.activity import Activity, activity
 from gateway.siblings.siblings import Siblings
 from protocol.process.control import FleetReport
 from protocol.version import version
@@ -70,20 +70,20 @@ class Sources:
 
     def part(self) -> GatewayPart:
         """Return what this gateway alone knows."""
-        return self._part(self.pool.activity())
+        return self._part(activity(self.pool.dispatcher))
 
-    def _part(self, activity: Activity) -> GatewayPart:
+    def _part(self, seen: Activity) -> GatewayPart:
         pool, name = self.pool, self.siblings.name
         return GatewayPart(
             name=name,
             pid=self._about["pid"],
-            slots=activity.slots,
-            queue={model: self._by_key(tenants) for model, tenants in activity.queue.items()},
+            slots=seen.slots,
+            queue={model: self._by_key(tenants) for model, tenants in seen.queue.items()},
             events=event_rows(name, pool.events.latest()),
             requests=request_rows(name, pool.requests.latest(N_REQUESTS)),
-            n_waiting=dict(pool.queue_depths()),
+            n_waiting=dict(pool.status.queue_depths()),
             n_moved=sum(self.metrics.moves.values()),
-            n_refused=pool.n_quarantined(),
+            n_refused=pool.status.n_quarantined(),
         )
 
     def _by_key(self, tenants: Mapping[str, int]) -> dict[str, int]:
@@ -96,9 +96,9 @@ class Sources:
         silent: Sequence[str],
     ) -> State:
         """Return the state of the whole pool, with the reports of other gateways."""
-        activity = self.pool.activity()
-        parts = [self._part(activity), *others]
-        views, stats = self.pool.workers(), self.metrics.stats
+        seen = activity(self.pool.dispatcher)
+        parts = [self._part(seen), *others]
+        views, stats = self.pool.status.workers(), self.metrics.stats
         rates, now = self.metrics.rates, time.monotonic()
         rows = worker_rows(
             views,
@@ -107,7 +107,7 @@ class Sources:
             self._about["host"],
         )
         latest = {one.name: stats.latest(one.name) for one in views}
-        workers, load = worker_sections(rows, activity.cards, latest, parts)
+        workers, load = worker_sections(rows, seen.cards, latest, parts)
         sections = {
             "pool": self._facts(parts, silent),
             "models": self._models(parts),
@@ -136,15 +136,15 @@ class Sources:
 
     def _models(self, parts: Sequence[GatewayPart]) -> dict[str, Row]:
         pool = self.pool
-        cards = {card.name: card for card in pool.cards()}
+        cards = {card.name: card for card in pool.status.cards()}
         waiting: Counter[str] = Counter()
         for part in parts:
             waiting.update(part.n_waiting)
         rows = {
             name: {
-                "state": str(pool.state(card)),
+                "state": str(pool.status.state(card.name)),
                 "n_waiting": waiting[name],
-                "limit": pool.queue_limit(card),
+                "limit": pool.dispatcher.limits.limit(card.name),
                 "is_managed": False,
             }
             for name, card in cards.items()

@@ -6,12 +6,12 @@ answer `Loading model`, although its workers connect within a second.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.origin.auth import ADMIN_PREFIX, PUBLIC_PATHS
-from gateway.pool.pool import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -24,10 +24,13 @@ _LOOK_S = 0.02
 class AwaitWorkersMiddleware:
     """Holds requests while a worker of some model serves, but none is connected here."""
 
-    def __init__(self, app: ASGIApp, supervisor: SupervisorLink, pool: Pool) -> None:
+    def __init__(
+        self, app: ASGIApp, supervisor: SupervisorLink, known: Mapping[str, object]
+    ) -> None:
+        """`known` has the models that are or were ready here."""
         self._app = app
         self._supervisor = supervisor
-        self._pool = pool
+        self._known = known
         self._given_up: set[str] = set()
         """Models whose workers did not connect in time; requests no longer wait for them."""
 
@@ -41,7 +44,7 @@ class AwaitWorkersMiddleware:
         await self._app(scope, receive, send)
 
     def _missing(self) -> frozenset[str]:
-        missing = self._supervisor.serving_models - self._pool.known_models
+        missing = self._supervisor.serving_models - self._known.keys()
         return missing - self._given_up if missing else missing
 
     async def _wait(self) -> None:

@@ -33,11 +33,11 @@ class LoadedModels:
     def sleeps(self, model: str) -> bool:
         """Return whether a model's workers sleep."""
         card = self._find(model)
-        return card is not None and self._pool.state(card) is ModelState.SLEEPING
+        return card is not None and self._pool.status.state(card.name) is ModelState.SLEEPING
 
     def abandon(self, model: str) -> None:
         """Fail the tasks that wait for a slot of a model, because it was unloaded."""
-        self._pool.abandon(model)
+        self._pool.transport.abandon(model)
 
     def _find(self, model: str) -> ModelCard | None:
-        return next((card for card in self._pool.cards() if card.name == model), None)
+        return next((card for card in self._pool.status.cards() if card.name == model), None)

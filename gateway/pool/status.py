@@ -1,15 +1,19 @@
 """Health, models and slots of the pool, as the gateway counts them.
 
-Pure: it only reads the dispatcher.
+It only reads the dispatcher.
 """
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.metrics.view import WorkerView
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.dispatch.workers import Worker, WorkerState
+from gateway.pool.recovery.suspect import QuarantineView
 from gateway.pool.task import TaskState
+from gateway.pool.tenants.queue_limits import QueuePlace
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
 
@@ -37,76 +41,125 @@ class ModelState(StrEnum):
     SLEEPING = "sleeping"
 
 
-def model_state(dispatcher: Dispatcher, model: str) -> ModelState:
-    """Return the state of a model: that of its worker which is closest to taking a task."""
-    workers = [one for one in dispatcher.workers.values() if one.model == model]
-    have = [one for one in workers if one.state is not WorkerState.LOADING]
-    if have:
-        is_sleeping = all(one.is_sleeping for one in have)
-        return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
-    return ModelState.LOADING if workers else ModelState.UNLOADED
+class PoolStatus:
+    """Reads what the dispatcher knows of workers, models and queues."""
 
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
 
-def deferred(dispatcher: Dispatcher) -> dict[str, int]:
-    """Count the tasks of every known model that have no slot yet, those sent ahead too."""
-    depths = dispatcher.models
-    for worker in dispatcher.workers.values():
-        depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
-    return depths
+    def health(self, *, given_up: bool) -> Health:
+        """Sum up the workers; with `given_up` a pool without any is an error, not loading."""
+        workers = self._dispatcher.workers.values()
+        ready = [worker for worker in workers if worker.is_ready]
+        idle = sum(worker.n_free for worker in ready)
+        if not ready:
+            status = "error" if given_up and not workers else "loading model"
+        else:
+            status = "ok" if idle else "no slot available"
+        return Health(
+            status=status,
+            slots_idle=idle,
+            slots_processing=sum(worker.n_busy for worker in workers),
+            n_deferred=sum(self.queue_depths().values()),
+            n_workers=len(ready),
+            draining=self._dispatcher.draining,
+        )
 
+    def workers(self) -> tuple[WorkerView, ...]:
+        """List the connected workers."""
+        return tuple(map(_view, self._dispatcher.workers.values()))
 
-def tasks_of_keys(dispatcher: Dispatcher) -> dict[str, tuple[int, int]]:
-    """Count the waiting and the running tasks of each API key."""
-    counts: dict[str, tuple[int, int]] = {}
-    for task in dispatcher.tasks.values():
-        n_waiting, n_running = counts.get(task.spec.key, (0, 0))
-        if task.state is TaskState.WAITING:
-            n_waiting += 1
-        elif task.spec.takes_credit:
-            n_running += 1
-        counts[task.spec.key] = n_waiting, n_running
-    return counts
+    def has_worker(self, name: str) -> bool:
+        """Whether a worker of this name is connected."""
+        return any(one.name == name for one in self._dispatcher.workers.values())
 
+    def card(self, model: str | None) -> ModelCard:
+        """Find the model of a request; a pool with one model accepts any name.
 
-def in_hand(dispatcher: Dispatcher) -> tuple[int, int]:
-    """Count this gateway's tasks that have a slot, and those that wait for one.
+        Raises `TaskError`.
+        """
+        dispatcher, names = self._dispatcher, self._dispatcher.queue.depths()
+        if len(names) > 1 and not model:
+            raise InvalidRequest("model name is missing from the request", param="model")
+        name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)
+        if name is not None and name not in names:
+            raise InvalidRequest(f"model '{model}' not found", param="model")
+        card = dispatcher.cards.get(name) if name is not None else None
+        if card is None:
+            raise loading()
+        return card
 
-    What was sent ahead to a worker that several gateways share counts as this gateway's.
-    """
-    n_sent = sum(worker.n_leases for worker in dispatcher.workers.values())
-    ahead = (min(worker.n_ahead, worker.n_leases) for worker in dispatcher.workers.values())
-    n_ahead = sum(ahead)
-    return n_sent - n_ahead, n_ahead + sum(dispatcher.models.values())
+    def cards(self) -> tuple[ModelCard, ...]:
+        """List the models that are or were ready."""
+        return tuple(self._dispatcher.cards.values())
 
+    def state(self, model: str) -> ModelState:
+        """Return the state of a model: that of its worker which is closest to taking a task."""
+        workers = [one for one in self._dispatcher.workers.values() if one.model == model]
+        have = [one for one in workers if one.state is not WorkerState.LOADING]
+        if have:
+            is_sleeping = all(one.is_sleeping for one in have)
+            return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
+        return ModelState.LOADING if workers else ModelState.UNLOADED
 
-def tenant_of(dispatcher: Dispatcher, task_id: int) -> str | None:
-    """Return whose task it is; None if it has ended or was cancelled."""
-    task = dispatcher.tasks.get(task_id)
-    return None if task is None or task.state is TaskState.CANCELLED else task.spec.tenant
+    def n_slots(self, model: str) -> int:
+        """Count the slots of a model over all its workers."""
+        workers = self._dispatcher.workers.values()
+        return sum(one.n_slots for one in workers if one.model == model)
 
+    def queue_depths(self) -> Mapping[str, int]:
+        """Count the tasks of every known model that have no slot yet, those sent ahead too."""
+        depths = self._dispatcher.queue.depths()
+        for worker in self._dispatcher.workers.values():
+            depths[worker.model] = depths.get(worker.model, 0) + worker.n_ahead
+        return depths
 
-def count_slots(dispatcher: Dispatcher, model: str) -> int:
-    """Count the slots of a model over all its workers."""
-    return sum(one.n_slots for one in dispatcher.workers.values() if one.model == model)
+    def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
+        """Count the waiting and the running tasks of each API key."""
+        counts: dict[str, tuple[int, int]] = {}
+        for task in self._dispatcher.tasks.values():
+            n_waiting, n_running = counts.get(task.spec.key, (0, 0))
+            if task.state is TaskState.WAITING:
+                n_waiting += 1
+            elif task.spec.takes_credit:
+                n_running += 1
+            counts[task.spec.key] = n_waiting, n_running
+        return counts
 
+    def n_quarantined(self) -> int:
+        """Count the requests that are refused because workers died with them."""
+        return len(self.quarantined())
 
-def resolve(dispatcher: Dispatcher, model: str | None) -> ModelCard:
-    """Find the model of a request; a pool with one model accepts any name. Raises `TaskError`."""
-    names = dispatcher.models
-    if len(names) > 1 and not model:
-        raise InvalidRequest("model name is missing from the request", param="model")
-    name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)
-    if name is not None and name not in names:
-        raise InvalidRequest(f"model '{model}' not found", param="model")
-    card = dispatcher.cards.get(name) if name is not None else None
-    if card is None:
-        raise loading()
-    return card
+    def quarantined(self) -> tuple[QuarantineView, ...]:
+        """List the requests that are refused because workers died with them."""
+        return self._dispatcher.quarantine.views(asyncio.get_running_loop().time())
+
+    def in_hand(self) -> tuple[int, int]:
+        """Count this gateway's tasks that have a slot, and those that wait for one.
+
+        What was sent ahead to a worker that several gateways share counts as this gateway's.
+        """
+        workers = self._dispatcher.workers.values()
+        n_sent = sum(worker.n_leases for worker in workers)
+        n_ahead = sum(min(worker.n_ahead, worker.n_leases) for worker in workers)
+        return n_sent - n_ahead, n_ahead + sum(self._dispatcher.queue.depths().values())
+
+    def place(self, task_id: int) -> QueuePlace | None:
+        """Return the place in the queue of a task; None if it does not wait."""
+        task = self._dispatcher.tasks.get(task_id)
+        if task is None or task.state is not TaskState.WAITING:
+            return None
+        return self._dispatcher.limits.place(task)
+
+    def tenant_of(self, task_id: int) -> str | None:
+        """Return whose task it is; None if it has ended or was cancelled."""
+        task = self._dispatcher.tasks.get(task_id)
+        return None if task is None or task.state is TaskState.CANCELLED else task.spec.tenant
 
 
 def _named(dispatcher: Dispatcher, model: str) -> str:
     """Return the name of the model that has this alias or file."""
-    if model not in dispatcher.models:
+    if model not in dispatcher.queue.depths():
         for name, card in dispatcher.cards.items():
             if model in card.aliases or _is_file(model, card.path):
                 return name
@@ -119,25 +172,7 @@ def _is_file(name: str, path: str) -> bool:
     return file.endswith(".gguf") and f"/{path.lstrip('/')}".endswith(f"/{file.lstrip('/')}")
 
 
-def health(dispatcher: Dispatcher, *, given_up: bool) -> Health:
-    """Sum up the workers; with `given_up` a pool without workers is an error, not loading."""
-    ready = [worker for worker in dispatcher.workers.values() if worker.is_ready]
-    idle = sum(worker.n_free for worker in ready)
-    if not ready:
-        status = "error" if given_up and not dispatcher.workers else "loading model"
-    else:
-        status = "ok" if idle else "no slot available"
-    return Health(
-        status=status,
-        slots_idle=idle,
-        slots_processing=sum(worker.n_busy for worker in dispatcher.workers.values()),
-        n_deferred=sum(deferred(dispatcher).values()),
-        n_workers=len(ready),
-        draining=dispatcher.draining,
-    )
-
-
-def view(worker: Worker) -> WorkerView:
+def _view(worker: Worker) -> WorkerView:
     """Return what the metrics show of a worker."""
     state = "sleeping" if worker.is_ready and worker.is_sleeping else str(worker.state)
     return WorkerView(

@@ -50,16 +50,12 @@ class TaskTransport:
         self._settings = settings
         self._metrics = metrics
         self.streams = TaskStreams(metrics)
-        self._inbox = WorkerInbox(self, self.streams, dispatcher, settings, metrics)
-        self.events = self._inbox.events
-        self.connections = WorkerConnections(self._inbox, config, gateway, metrics.handshake_failed)
+        self.inbox = WorkerInbox(self, self.streams, dispatcher, settings, metrics)
+        self.events = self.inbox.events
+        self.connections = WorkerConnections(self.inbox, config, gateway, metrics.handshake_failed)
 
     def __repr__(self) -> str:
         return f"<TaskTransport {self.streams!r} {self.connections!r}>"
-
-    def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
-        """Bind the endpoints for workers; raises `ConfigError`."""
-        self.connections.open(endpoints, joins=joins)
 
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""
@@ -81,10 +77,6 @@ class TaskTransport:
     def post(self, key: str, item: FrameItem) -> None:
         """Send a worker a message with this turn of the loop."""
         self.connections.post(key, item)
-
-    def failed(self, place: str) -> None:
-        """Log and count the exception that is being handled."""
-        self._inbox.failed(place)
 
     def abandon(self, model: str) -> None:
         """Fail the tasks that wait for a model that was unloaded."""
@@ -156,10 +148,10 @@ class TaskTransport:
     def _give_up(self, action: Action) -> None:
         """End the task of an action that raised, and give its credit back: it was not sent."""
         if isinstance(action, Ejected):
-            self._inbox.failed("action")
+            self.inbox.failed("action")
             return
         task_id = action.envelope.task.id if isinstance(action, Deliver) else action.task_id
-        self._inbox.failed("action", task_id)
+        self.inbox.failed("action", task_id)
         self.break_task(task_id)
         if isinstance(action, Assign):
             failed = m.Failed(code=ErrorCode.INTERNAL, message=INTERNAL_ERROR.message)

@@ -118,7 +118,7 @@ class WorkerCalls:
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def slots(
-        self, model: str | None
+        self, model: str | None = None
     ) -> tuple[tuple[facts.SlotReport, facts.ModelCard], ...]:
         """Ask the workers what their slots do; for a worker without an answer, report the credits.
 

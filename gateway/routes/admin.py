@@ -45,7 +45,7 @@ class Admin:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._started_at = time.time()
-        self._metrics = HostMetrics(service.metrics, service.pool, service.siblings)
+        self._metrics = HostMetrics(service.metrics, service.pool.status, service.siblings)
 
     async def health(self, request: Request) -> Response:
         """Return the status with the slot counts of 2023 and 2024; the codes are llama-server's."""
@@ -95,8 +95,12 @@ class Admin:
             ui=config.ui,
         )
         pool = service.pool
-        shown = props(card, pool.n_slots(card), features, pool.system_prompt(card))
-        return json_response(shown | {"is_sleeping": pool.state(card) is ModelState.SLEEPING})
+        shown = props(
+            card, pool.status.n_slots(card.name), features, pool.settings.system_prompt(card)
+        )
+        return json_response(
+            shown | {"is_sleeping": pool.status.state(card.name) is ModelState.SLEEPING}
+        )
 
     async def slots(self, request: Request) -> Response:
         """List the slots of all workers under global ids."""
@@ -117,10 +121,10 @@ class Admin:
         """Return the slots; only admins see the tasks of other tenants."""
         pool = self._service.pool
         shown = []
-        for report, card in await pool.slots(model):
+        for report, card in await pool.calls.slots(model):
             if not may_use(scope, card.name, *card.aliases):
                 continue
-            tenant = None if report.is_foreign else pool.tenant_of(report.task_id)
+            tenant = None if report.is_foreign else pool.status.tenant_of(report.task_id)
             is_own = bool(scope["key"]) and tenant == scope["tenant"]
             may_see = scope["is_admin"] or is_own
             shown.append(slot(report if may_see else bare(report), card, legacy=legacy))
@@ -154,7 +158,7 @@ class Admin:
             return listing | {"data": data}
         cards, pool = self._service.ready_cards(), self._service.pool
         cards = tuple(one for one in cards if may_use(scope, one.name, *one.aliases))
-        states = {card.name: pool.state(card) for card in cards}
+        states = {card.name: pool.status.state(card.name) for card in cards}
         return models(cards, self._service.created, states)
 
     async def metrics(self, request: Request) -> Response:

@@ -51,7 +51,7 @@ class ChatControlEndpoint:
         tasks = [stream.request for stream in streams]
         if not all(isinstance(one, Generate) and one.params.reasoning_control for one in tasks):
             return _failure(_UNARMED)
-        asked = (self._service.pool.end_reasoning(stream) for stream in streams)
+        asked = (self._service.pool.calls.end_reasoning(stream) for stream in streams)
         return {"success": True} if any(await asyncio.gather(*asked)) else _failure(_UNKNOWN)
 
 

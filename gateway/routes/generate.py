@@ -99,7 +99,7 @@ class GenerationEndpoint:
         plan = await with_media(self._service, plan, receive)
         if plan.system_prompt is not None:
             require_admin(scope)
-            await self._service.pool.set_system_prompt(card, plan.system_prompt)
+            await self._service.pool.calls.set_system_prompt(card, plan.system_prompt)
         with self._submitted(plan, card, origin) as streams:
             if plan.stream:
                 await self._stream(plan, card, streams, exchange)
@@ -109,7 +109,9 @@ class GenerationEndpoint:
     def _check_number(self, n: int, n_choices: int, card: ModelCard) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
         pool = self._service.pool
-        limit = max(pool.n_slots(card), card.n_slots) + pool.queue_limit(card)
+        limit = max(pool.status.n_slots(card.name), card.n_slots) + pool.dispatcher.limits.limit(
+            card.name
+        )
         if n <= limit:
             return
         if n == n_choices:
@@ -144,7 +146,7 @@ class GenerationEndpoint:
         """Return what ends a request when its time is over, if it has such a time."""
         if math.isinf(origin.urgency.start_s):
             return []
-        refuse = partial(self._service.pool.overloaded, card.name)
+        refuse = partial(self._service.pool.dispatcher.limits.overloaded, card.name)
         return [keep_in_time(streams, origin.urgency, refuse)]
 
     async def _whole(
@@ -181,7 +183,7 @@ class GenerationEndpoint:
         watchers = self._watchers(streams, card, exchange.origin)
         takes_comments = interval_s != 0 and not plan.reply.is_read_by_chunk
         if not watchers and takes_comments:
-            watchers = [send_places(streams, events, self._service.pool.place)]
+            watchers = [send_places(streams, events, self._service.pool.status.place)]
         told = notice if takes_comments else None
         writers = [ChoiceWriter(i, one, plan.reply, events, told) for i, one in enumerate(streams)]
         try:

@@ -22,7 +22,8 @@ from gateway.models.leases import MODEL_LEASES
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.live_chats import LiveChats
-from gateway.pool.pool import Health, Pool
+from gateway.pool.pool import Pool
+from gateway.pool.status import Health
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
@@ -88,7 +89,7 @@ class Service:
 
     async def read_body(self, scope: Scope, receive: Receive, kind: str) -> Any:
         """Read a body of this kind, which counts as a request of its key; raises as `read` does."""
-        self.pool.allowances.request(scope["tenant"], limits_of(scope))
+        self.pool.dispatcher.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
             return await read_list(scope, receive, self.body_limits)
         return await read_json(scope, receive, self.body_limits)
@@ -130,7 +131,7 @@ class Service:
             message = f"Field 'model': type must be string, but is {json_type(model)}"
             raise InvalidRequest(message, param="model")
         if self.models is None:
-            card = self.pool.card(model)
+            card = self.pool.status.card(model)
             check_allowed(scope, model, card.name, *card.aliases)
             return card
         info = self.models.states.find(model).info
@@ -163,7 +164,7 @@ class Service:
 
     def ready_cards(self) -> tuple[ModelCard, ...]:
         """Return the models; raises `TaskError` while the first one is loading."""
-        cards = self.pool.cards()
+        cards = self.pool.status.cards()
         if not cards and self.models is None:
             raise loading()
         return cards

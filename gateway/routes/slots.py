@@ -39,7 +39,7 @@ class SlotEndpoints:
             body = await self._service.read_plain(scope, receive, "SlotAction")
             filename = read_filename(body)
         origin = read_origin(scope, body)
-        model = self._service.pool.model_of_slot(slot_id)
+        model = self._service.pool.dispatcher.slots.model_of(slot_id)
         for card in self._service.ready_cards():
             if card.name == model:
                 check_allowed(scope, model, card.name, *card.aliases)

@@ -27,7 +27,7 @@ class TuningEndpoints:
         """Set the scales of adapters in all workers of a model."""
         asked = await self._service.read(request.scope, request.receive, "Adapters")
         scales = read_scales(asked.body, asked.card)
-        await self._service.pool.set_lora(asked.card.name, scales)
+        await self._service.pool.calls.set_lora(asked.card.name, scales)
         return success_response()
 
     async def set_props(self, request: Request) -> Response:

@@ -51,7 +51,7 @@ class SharedLimits:
         """Whether this gateway has read the usage so far; a gateway that starts has not."""
         self._clock: asyncio.Task[None] | None = None
         siblings.respond(_QUESTION, self._answer)
-        pool.allowances.on_spent = self._spent
+        pool.dispatcher.allowances.on_spent = self._spent
 
     def __repr__(self) -> str:
         return f"<SharedLimits askers={len(self._askers)}>"
@@ -65,7 +65,7 @@ class SharedLimits:
             used = await asyncio.to_thread(self._used_today)
             histories = {tenant: UsageHistory(today=n) for tenant, n in used.items()}
         for tenant, history in histories.items():
-            self._pool.allowances.restore(tenant, UsageHistory(*history))
+            self._pool.dispatcher.allowances.restore(tenant, UsageHistory(*history))
         self._has_started = True
         if self._siblings.folder is not None:
             self._clock = asyncio.create_task(self._run())
@@ -98,8 +98,8 @@ class SharedLimits:
         found = [answer for answer in answers.values() if answer]
         for answer in found:
             for tenant, (requests, tokens) in answer["spent"].items():
-                self._pool.allowances.learn(Spent(tenant, requests, tokens))
-        self._pool.share_turns(_elsewhere(found))
+                self._pool.dispatcher.allowances.learn(Spent(tenant, requests, tokens))
+        self._pool.dispatcher.queue.share_turns(_elsewhere(found))
         return found
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
@@ -115,11 +115,13 @@ class SharedLimits:
             "spent": last.spent if last is not None and not is_first else {},
             "histories": self._histories() if is_first else {},
             "has_started": self._has_started,
-            "turns": self._pool.turns(),
+            "turns": dict(self._pool.dispatcher.queue.turns.n_tasks),
         }
 
     def _histories(self) -> dict[str, list[Any]]:
-        return {tenant: [*history] for tenant, history in self._pool.allowances.histories()}
+        return {
+            tenant: [*history] for tenant, history in self._pool.dispatcher.allowances.histories()
+        }
 
     def _spent(self, spent: Spent) -> None:
         for asker in self._askers.values():

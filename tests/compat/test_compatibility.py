@@ -128,7 +128,7 @@ def test_every_field_of_a_request_has_a_row() -> None:
 async def test_every_metric_has_a_row() -> None:
     metrics = Metrics()
     metrics.record_stats("w", "m", 1, Stats(n_drafts=1, accepted_at=(1,)))
-    text = render(metrics, Pool(GatewayConfig(), metrics)).decode()
+    text = render(metrics, Pool(GatewayConfig(), metrics).status).decode()
     shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     rows = {name for name in TABLE["Metrics"] if name.startswith(("llama", "vllm:"))}
     assert sorted(shown ^ rows) == []

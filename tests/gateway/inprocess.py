@@ -65,7 +65,7 @@ class Running:
     async def idle(self) -> None:
         """Wait until no task is left in the pool."""
         async with asyncio.timeout(LIMIT_S):
-            await self.pool.drained()
+            await self.pool.transport.streams.drained()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -92,11 +92,6 @@ class Dispatcher:
         """Tasks that were not cancelled."""
         return self.book.n_wanted
 
-    @property
-    def models(self) -> dict[str, int]:
-        """Waiting tasks of every known model."""
-        return self.queue.depths()
-
     def submit(self, spec: TaskSpec, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
         if self.draining:

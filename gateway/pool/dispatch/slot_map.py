@@ -97,6 +97,11 @@ class SlotMap:
                 return found[0], model, found[1]
         return None
 
+    def model_of(self, slot_id: int) -> str:
+        """Return the model of a slot; empty if there is no such slot."""
+        owner = self.owner(slot_id)
+        return owner[1] if owner is not None else ""
+
     def locate(self, model: str, slot_id: int) -> tuple[str, int]:
         """Find the worker and its own slot number for an id; ids beyond the model's slots wrap."""
         slots = self._by_model.get(model)

@@ -51,7 +51,7 @@ class FleetEndpoints:
                 "status": "draining" if health.draining else health.status,
                 "workers": self._workers(),
                 "gateways": gateway_rows(report, os.getpid()),
-                "queue": dict(pool.queue_depths()),
+                "queue": dict(pool.status.queue_depths()),
                 "rollout": asdict(report.rollout),
             }
         )
@@ -62,7 +62,7 @@ class FleetEndpoints:
 
     def _workers(self) -> list[dict[str, Any]]:
         pool, now = self._service.pool, time.monotonic()
-        views = pool.workers()
+        views = pool.status.workers()
         rates = self._service.metrics.rates
         by_name = {view.name: rates.rate(view.name, now) for view in views}
         return worker_rows(views, self._supervisor.report, by_name, os.uname().nodename)
@@ -85,7 +85,7 @@ class FleetEndpoints:
             await self._order(request, lambda number: replace(order, id=number))
         except TaskError as error:
             is_remote = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_SUPPORTED)
-            if not is_remote or not self._service.pool.has_worker(name):
+            if not is_remote or not self._service.pool.status.has_worker(name):
                 raise
             self._drain_remote(name, verb)
         return success_response()

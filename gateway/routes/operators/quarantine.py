@@ -25,7 +25,7 @@ class QuarantineEndpoints:
 
     async def show(self, _request: Request) -> Response:
         """List the requests that are refused."""
-        views = self._pool.quarantined()
+        views = self._pool.status.quarantined()
         return json_response({"fingerprints": [asdict(one) for one in views]})
 
     async def release(self, request: Request) -> Response:
@@ -33,7 +33,7 @@ class QuarantineEndpoints:
         fingerprint = request.query_params.get("fingerprint", "")
         if "fingerprint" in request.query_params and not fingerprint:
             raise InvalidRequest("Parameter 'fingerprint': must not be empty", param="fingerprint")
-        counts = [self._pool.clear_quarantine(fingerprint)]
+        counts = [self._pool.dispatcher.quarantine.release(fingerprint)]
         answers = await self._siblings.ask(_QUESTION, fingerprint=fingerprint)
         counts += [one["n_released"] for one in answers.values() if one]
         if not any(counts):
@@ -43,4 +43,4 @@ class QuarantineEndpoints:
         return json_response({"n_released": max(counts)})
 
     async def _answer(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"n_released": self._pool.clear_quarantine(question["fingerprint"])}
+        return {"n_released": self._pool.dispatcher.quarantine.release(question["fingerprint"])}

@@ -108,7 +108,7 @@ async def test_a_failure_after_a_wait_is_an_error_of_the_client(
         _, first = await occupied(gateway)
         reading = asyncio.ensure_future(read(gateway.url))
         await until(lambda: len(told) >= 2)
-        gateway.pool.abandon("fake")  # as when its model is unloaded
+        gateway.pool.transport.abandon("fake")  # as when its model is unloaded
         with pytest.raises((openai.APIError, anthropic.APIError)):
             await reading
         first.cancel()

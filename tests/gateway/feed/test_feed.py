@@ -153,7 +153,7 @@ async def test_a_reader_wakes_no_worker_and_sends_it_nothing(gateway: Running) -
     (worker,) = gateway.workers
     worker.engine.is_sleeping = True
     await worker.send(worker.engine.heartbeat())
-    await until(lambda: gateway.pool.workers()[0].state == "sleeping")
+    await until(lambda: gateway.pool.status.workers()[0].state == "sleeping")
     worker.received.clear()
     async with reading(gateway.client) as reader:
         assert reader.state["workers"]["w0"]["state"] == "sleeping"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.http import waiting
+from gateway.pool.watch.activity import activity
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
@@ -42,7 +43,7 @@ async def moving(folder: Path, *asks: Ask) -> AsyncIterator[list[asyncio.Task[st
 
 def phases(gateway: Running) -> str:
     """Return what the slots of worker `a` do."""
-    return "".join(phase for _, phase, _ in gateway.pool.activity().slots.get("a", ()))
+    return "".join(phase for _, phase, _ in activity(gateway.pool.dispatcher).slots.get("a", ()))
 
 
 async def raw(gateway: Running, path: str, body: dict[str, Any]) -> str:

@@ -109,9 +109,9 @@ async def test_what_cannot_be_met_is_refused_at_once_and_never_before_it_was_mea
     async with running(tmp_path) as gateway:
         worker, first = await occupied(gateway)
         queued = [asyncio.ensure_future(ask(gateway)) for _ in range(3)]
-        await until(lambda: gateway.pool.queue_depths() == {"fake": 3})
+        await until(lambda: gateway.pool.status.queue_depths() == {"fake": 3})
         early = asyncio.ensure_future(ask(gateway, {"x-slo-ttft-ms": "30000"}))
-        await until(lambda: gateway.pool.queue_depths() == {"fake": 4})
+        await until(lambda: gateway.pool.status.queue_depths() == {"fake": 4})
         early.cancel()
         while not first.done():
             await worker.step()
@@ -185,7 +185,7 @@ async def test_priorities_decide_between_the_requests_of_one_client(tmp_path: Pa
         ):
             depth = len(asked) + 1
             asked.append(asyncio.ensure_future(ask(gateway, headers, **body, prompt=text)))
-            await until(lambda depth=depth: gateway.pool.queue_depths() == {"fake": depth})  # type: ignore[misc]
+            await until(lambda depth=depth: gateway.pool.status.queue_depths() == {"fake": depth})  # type: ignore[misc]
         stepping = asyncio.ensure_future(_step(worker))
         for one in (first, *asked):
             assert (await one).status_code == 200

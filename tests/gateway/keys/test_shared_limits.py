@@ -41,7 +41,7 @@ class Gateway:
         await self.shared._exchange(is_first=False)
 
     def left(self) -> tuple[int, int]:
-        found = self.pool.allowances.remaining("x", LIMITS)
+        found = self.pool.dispatcher.allowances.remaining("x", LIMITS)
         return found["requests"].remaining, found["tokens-day"].remaining
 
 
@@ -49,18 +49,18 @@ async def test_what_one_gateway_counts_counts_at_the_others_once(tmp_path: Path)
     one, two = Gateway(tmp_path / "s", "one", today=100), Gateway(tmp_path / "s", "two", today=7)
     await one.start()
     assert one.left() == (3, 900)
-    one.pool.allowances.request("x", LIMITS)
+    one.pool.dispatcher.allowances.request("x", LIMITS)
     await two.start()  # it takes all from the first, and nothing from the kept usage
     assert two.left() == (2, 900)
     await one.hear()
-    two.pool.allowances.request("x", LIMITS)
-    one.pool.allowances.request("x", LIMITS)
+    two.pool.dispatcher.allowances.request("x", LIMITS)
+    one.pool.dispatcher.allowances.request("x", LIMITS)
     for _ in range(3):
         await one.hear()
         await two.hear()
     assert one.left() == two.left() == (0, 900)
     with pytest.raises(TaskError, match="3 requests a minute"):
-        one.pool.allowances.request("x", LIMITS)
+        one.pool.dispatcher.allowances.request("x", LIMITS)
     one.siblings.close()
     await two.hear()
     assert two.left() == (0, 900)  # what an ended gateway has counted stays
@@ -84,13 +84,13 @@ async def test_answers_at_once_are_shared(tmp_path: Path) -> None:
     one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
     await one.start()
     await two.start()
-    turns = one.pool._dispatcher.queue.turns
+    turns = one.pool.dispatcher.queue.turns
     turns._n_tasks["x"] = 2
     await two.hear()
-    assert two.pool._dispatcher.queue.turns.elsewhere == {"x": TurnsElsewhere(2, 1)}
+    assert two.pool.dispatcher.queue.turns.elsewhere == {"x": TurnsElsewhere(2, 1)}
     del turns._n_tasks["x"]
     await two.hear()
-    assert two.pool._dispatcher.queue.turns.elsewhere == {}
+    assert two.pool.dispatcher.queue.turns.elsewhere == {}
     one.siblings.close()
     two.siblings.close()
 

@@ -101,7 +101,7 @@ async def test_the_gauges_show_what_runs_and_waits(tmp_path: Path) -> None:
         slow = FakeOptions(n_slots=2, n_prefetch=0, free_running=False)
         worker = await gateway.add_worker(slow)
         asked = [asyncio.create_task(gateway.post("/completion", BODY)) for _ in range(5)]
-        await until(lambda: sum(gateway.pool.queue_depths().values()) == 3)
+        await until(lambda: sum(gateway.pool.status.queue_depths().values()) == 3)
         found = await scrape(gateway)
         assert found["vllm:num_requests_running", FAKE] == 2
         assert found["vllm:num_requests_waiting", FAKE] == 3
@@ -169,7 +169,7 @@ async def test_a_model_without_any_worker_has_none_that_is_ready(tmp_path: Path)
         worker = await gateway.add_worker()
         assert (await scrape(gateway))["llamapool_workers", ("fake", "ready")] == 1
         await worker.die()
-        await until(lambda: not gateway.pool.workers())
+        await until(lambda: not gateway.pool.status.workers())
         found = await scrape(gateway)
     assert found["llamapool_workers", ("fake", "ready")] == 0
     assert found["vllm:num_requests_running", FAKE] == 0

@@ -363,7 +363,9 @@ async def test_a_model_makes_no_room_while_another_gateway_streams_with_it(tmp_p
         ):
             long = {"model": "a", "prompt": "x y", "n_predict": 100, "ignore_eos": True}
             streaming = asyncio.create_task(one.post("/completion", long))
-            await until(lambda: "a" in supervisor.workers and one.pool.has_tasks)
+            await until(
+                lambda: "a" in supervisor.workers and bool(one.pool.transport.streams.by_id)
+            )
             waiting = asyncio.create_task(complete(other, "b"))
             await until(lambda: "keep a" in supervisor.orders)
             assert list(supervisor.workers) == ["a"]

@@ -48,7 +48,7 @@ async def test_slot_numbers_are_pool_wide(rig: Rig) -> None:
             assert isinstance(done, m.Done)
             slots.append(done.slot)
         assert slots == [0, 1, 2, 3]
-        reports = await rig.pool.slots()
+        reports = await rig.pool.calls.slots()
         assert [report.id for report, _ in reports] == [0, 1, 2, 3]
 
 
@@ -140,29 +140,29 @@ async def test_a_pool_that_stays_empty_is_in_error(
 
 async def test_one_model_goes_by_any_name(rig: Rig) -> None:
     async with rig.workers(FakeOptions()):
-        assert rig.pool.card("gpt-4").name == "fake"
-        assert rig.pool.card(None).name == "fake"
-        assert [card.name for card in rig.pool.cards()] == ["fake"]
+        assert rig.pool.status.card("gpt-4").name == "fake"
+        assert rig.pool.status.card(None).name == "fake"
+        assert [card.name for card in rig.pool.status.cards()] == ["fake"]
 
 
 async def test_of_several_models_one_must_be_named(rig: Rig) -> None:
     async with rig.workers(FakeOptions(), FakeOptions(name="b", model="other")):
-        assert rig.pool.card("other").name == "other"
+        assert rig.pool.status.card("other").name == "other"
         with pytest.raises(InvalidRequest, match="model name is missing"):
-            rig.pool.card(None)
+            rig.pool.status.card(None)
         with pytest.raises(InvalidRequest, match="model 'x' not found") as caught:
-            rig.pool.card("x")
+            rig.pool.status.card("x")
         assert caught.value.param == "model"
-        assert [card.name for _, card in await rig.pool.slots("other")] == ["other"] * 2
+        assert [card.name for _, card in await rig.pool.calls.slots("other")] == ["other"] * 2
 
 
 async def test_a_model_that_is_being_loaded_is_not_there_yet(rig: Rig) -> None:
     with pytest.raises(TaskError, match="Loading model"):
-        rig.pool.card(None)
+        rig.pool.status.card(None)
     async with rig.workers(FakeOptions(ready=False)) as [fake]:
         await fake.got(m.Welcome)
         with pytest.raises(TaskError, match="Loading model") as caught:
-            rig.pool.card("fake")
+            rig.pool.status.card("fake")
         assert caught.value.code is ErrorCode.UNAVAILABLE
 
 
@@ -170,10 +170,10 @@ async def test_drained_waits_for_what_runs(rig: Rig) -> None:
     async with rig.workers(FakeOptions(free_running=False)) as [fake]:
         stream = rig.generate("a b")
         await fake.got(m.Generate)
-        rig.pool.drain()
+        rig.pool.dispatcher.drain()
         with pytest.raises(TaskError, match="shutting down"):
             rig.generate()
-        drained = asyncio.create_task(rig.pool.drained())
+        drained = asyncio.create_task(rig.pool.transport.streams.drained())
         await fake.step(4)
         assert await text_of(stream) == "a b"
         await drained

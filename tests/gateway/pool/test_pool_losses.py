@@ -65,7 +65,7 @@ async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig
             done = await rig.generate("x y", id_slot=1).result()
             assert isinstance(done, m.Done)
             assert done.slot == 1
-            await rig.pool.slots()
+            await rig.pool.calls.slots()
     assert rig.metrics.stats.totals()["n_predicted"] == 4
 
 
@@ -283,7 +283,7 @@ async def test_a_draining_worker_finishes_what_nobody_else_can_and_gets_nothing_
             other = rig.generate("x")
             assert await text_of(other) == "x"
             assert other.task.worker_name == "b"
-            assert [report.id for report, _ in await rig.pool.slots()] == [0, 1, 2, 3]
+            assert [report.id for report, _ in await rig.pool.calls.slots()] == [0, 1, 2, 3]
 
 
 async def test_the_streams_of_a_draining_worker_go_on_elsewhere(rig: Rig) -> None:
@@ -355,7 +355,7 @@ async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
         await fake.step()
         await reach(stream, m.Started)
         fake.go_silent()
-        reports = [report for report, _ in await rig.pool.slots()]
+        reports = [report for report, _ in await rig.pool.calls.slots()]
         assert [(one.id, one.is_processing, one.task_id) for one in reports] == [
             (0, True, stream.task_id),
             (1, False, -1),
@@ -364,7 +364,7 @@ async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
 
 async def test_a_gateway_that_stood_still_takes_no_worker_for_silent(rig: Rig) -> None:
     """As after SIGSTOP, or when its machine was suspended: frames come a moment later."""
-    transport = rig.pool._transport
+    transport = rig.pool.transport
     async with rig.workers(SLOW) as [fake]:
         fake.go_silent()
         now = asyncio.get_running_loop().time() + 100

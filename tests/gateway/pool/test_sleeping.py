@@ -9,7 +9,7 @@ import pytest
 
 from gateway.pool.dispatch.actions import Assign
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.status import ModelState, model_state
+from gateway.pool.status import ModelState, PoolStatus
 from gateway.pool.task import TaskSpec
 from protocol.wire.messages import Heartbeat, Inspect
 from tests.fakes.echo import FakeOptions
@@ -33,7 +33,7 @@ async def set_sleeping(pair: Running, worker: FakeWorker, value: bool) -> None:
     await worker.send(worker.engine.heartbeat())
     state = "sleeping" if value else "ready"
     name = worker.options.name
-    await until(lambda: any((v.name, v.state) == (name, state) for v in pair.pool.workers()))
+    await until(lambda: any((v.name, v.state) == (name, state) for v in pair.pool.status.workers()))
 
 
 async def shown(pair: Running) -> tuple[bool, str]:
@@ -76,7 +76,7 @@ async def test_looking_at_the_server_wakes_nobody(pair: Running) -> None:
 
 
 async def test_those_who_ask_for_the_slots_at_once_share_one_question(pair: Running) -> None:
-    rows = await asyncio.gather(*(pair.pool.slots() for _ in range(50)))
+    rows = await asyncio.gather(*(pair.pool.calls.slots() for _ in range(50)))
     assert {len(one) for one in rows} == {4}
     questions = [one for w in pair.workers for one in w.received if isinstance(one, Inspect)]
     assert len(questions) == 2
@@ -109,14 +109,14 @@ def test_a_sleeping_worker_is_woken_before_anybody_waits() -> None:
 
 def test_a_model_is_as_its_most_awake_worker() -> None:
     one = Dispatcher()
-    assert model_state(one, "m") is ModelState.UNLOADED
+    assert PoolStatus(one).state("m") is ModelState.UNLOADED
     one.worker_hello("a", "a", "m")
-    assert model_state(one, "m") is ModelState.LOADING
+    assert PoolStatus(one).state("m") is ModelState.LOADING
     one.worker_ready("a", card(), 0.0)
-    assert model_state(one, "m") is ModelState.LOADED
+    assert PoolStatus(one).state("m") is ModelState.LOADED
     one.connected.sleeps("a", True)
     one.worker_hello("b", "b", "m")
-    assert model_state(one, "m") is ModelState.SLEEPING
+    assert PoolStatus(one).state("m") is ModelState.SLEEPING
 
 
 def test_a_heartbeat_of_an_older_worker_says_that_it_is_awake() -> None:

@@ -12,7 +12,7 @@ import zmq
 from gateway.metrics.page import render
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.network.connections import WorkerConnections
-from gateway.pool.pool import Pool
+from gateway.pool.status import PoolStatus
 from gateway.pool.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
@@ -84,7 +84,7 @@ async def test_an_exception_at_one_message_leaves_the_others_of_its_frame(
         assert caught.value.code is ErrorCode.INTERNAL
         assert await text_of(good) == "c d"
         assert any(f"task={bad.task_id}" in line for line in rig.waiter.lines)
-        await rig.pool.drained()
+        await rig.pool.transport.streams.drained()
         again = [rig.generate("e"), rig.generate("f")]
         assert [await text_of(one) for one in again] == ["e", "f"]
 
@@ -142,16 +142,16 @@ async def test_a_frame_that_breaks_its_reader_leaves_the_next_alone(
 async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def queue_depths(pool: Pool) -> dict[str, int]:
+    def queue_depths(status: PoolStatus) -> dict[str, int]:
         depths.append(1)
         if len(depths) > 1:  # the first is asked for llama-server's own lines
             raise RuntimeError("a fault of ours")
         return {}
 
     depths: list[int] = []
-    monkeypatch.setattr(Pool, "queue_depths", queue_depths)
     async with rig.workers(FakeOptions()):
-        text = render(rig.metrics, rig.pool).decode()
+        monkeypatch.setattr(PoolStatus, "queue_depths", queue_depths)
+        text = render(rig.metrics, rig.pool.status).decode()
     assert "llamapool_gateway_loop_lag_seconds" in text
     faults = re.search(r'llamapool_gateway_faults_total\{place="metrics"\} (\S+)', text)
     assert faults and float(faults[1]) == len(depths) - 1

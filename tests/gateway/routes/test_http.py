@@ -92,7 +92,7 @@ async def test_health_tells_state_and_slots(gateway: Running) -> None:
 async def test_livez_and_readyz(gateway: Running) -> None:
     assert (await gateway.client.get("/livez")).json() == {"status": "alive"}
     assert (await gateway.client.get("/readyz")).json() == {"status": "ready"}
-    gateway.pool.drain()
+    gateway.pool.dispatcher.drain()
     assert (await gateway.client.get("/livez")).status_code == 200
     assert (await gateway.client.get("/readyz")).status_code == 503
     health = await gateway.client.get("/health")

@@ -175,7 +175,7 @@ async def test_everything_says_loading_until_a_model_is_ready(tmp_path: Path) ->
 
 async def test_a_draining_gateway_refuses_new_work(stepped: Running) -> None:
     response = await _started(stepped, {"prompt": "a b"})
-    stepped.pool.drain()
+    stepped.pool.dispatcher.drain()
     refused = await stepped.post("/completion", LONG)
     assert refused.status_code == 503
     assert "retry-after" in refused.headers

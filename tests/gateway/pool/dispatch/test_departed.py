@@ -44,7 +44,7 @@ def test_names_that_never_come_again_are_not_kept_without_end() -> None:
         pool.worker_lost(f"k{i}", float(i) / n, died=False)
         pool.connected.forget_departed(float(i) / n)
     assert largest(pool) <= 1024
-    assert set(pool.models) == set(pool.cards) == {f"m{i}" for i in range(n - 256, n)}
+    assert set(pool.queue.depths()) == set(pool.cards) == {f"m{i}" for i in range(n - 256, n)}
 
 
 def largest(pool: Dispatcher) -> int:

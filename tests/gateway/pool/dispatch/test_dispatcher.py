@@ -275,7 +275,7 @@ def test_models_do_not_hold_each_other_up() -> None:
     pool.submit(task(1), 0.0)
     pool.submit(task(2), 0.0)
     assert places(pool.submit(task(3, model="other"), 0.0)) == [(3, "b")]
-    assert pool.models == {"m": 1, "other": 0}
+    assert pool.queue.depths() == {"m": 1, "other": 0}
 
 
 def test_draining_takes_nothing_new_and_serves_the_queue() -> None:
@@ -295,8 +295,8 @@ def test_a_model_that_never_was_ready_is_forgotten_with_its_last_worker() -> Non
     pool.worker_hello("b", "b", "other")
     pool.worker_hello("c", "c", "other")
     pool.worker_lost("b", 0.0)
-    assert set(pool.models) == {"m", "other"}
+    assert set(pool.queue.depths()) == {"m", "other"}
     pool.worker_lost("c", 0.0)
-    assert set(pool.models) == {"m"}
+    assert set(pool.queue.depths()) == {"m"}
     pool.worker_lost("a", 0.0)
-    assert set(pool.models) == {"m"}  # its tasks wait for the next one
+    assert set(pool.queue.depths()) == {"m"}  # its tasks wait for the next one

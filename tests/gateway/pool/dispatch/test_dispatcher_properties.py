@@ -209,7 +209,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         try:
             actions = self.pool.submit(spec, self.now)
         except TaskError as error:
-            known = model in self.pool.models
+            known = model in self.pool.queue.depths()
             assert error.code is (ErrorCode.OVERLOADED if known else ErrorCode.NOT_FOUND)
             assert not known or shares.total() >= QUEUE_SIZE
             # Nobody holds so much more of a full queue that there should have been room.

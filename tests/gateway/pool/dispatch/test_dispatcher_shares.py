@@ -4,7 +4,7 @@ import pytest
 
 from gateway.pool.dispatch.actions import CancelTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.status import deferred
+from gateway.pool.status import PoolStatus
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, Started, TaskKey
 from tests.gateway.dispatching import (
@@ -70,7 +70,7 @@ def test_a_full_queue_of_one_model_is_not_anothers() -> None:
     for i in range(2):
         pool.submit(task(i), 0.0)
         pool.submit(task(10 + i, model="other"), 0.0)
-    assert pool.models == {"m": 1, "other": 1}
+    assert pool.queue.depths() == {"m": 1, "other": 1}
 
 
 def test_the_time_to_retry_is_that_of_the_model_alone() -> None:
@@ -193,5 +193,5 @@ def test_what_waits_in_a_worker_is_counted_as_deferred() -> None:
     pool = dispatcher("a", n_slots=2, n_prefetch=1)
     for i in range(4):
         pool.submit(task(i), 0.0)
-    assert pool.models == {"m": 1}
-    assert deferred(pool) == {"m": 2}
+    assert pool.queue.depths() == {"m": 1}
+    assert PoolStatus(pool).queue_depths() == {"m": 2}

@@ -207,9 +207,9 @@ async def test_an_identity_belongs_to_its_connection(fleet: Fleet) -> None:
     """A peer that takes over the identity of a lost connection cannot speak for it."""
     async with fleet.worker(fleet.keys("a"), "w") as first:
         await fleet.until(1)
-        (peer,) = fleet.pool._transport.connections._peers.values()
+        (peer,) = fleet.pool.transport.connections._peers.values()
         part = frame_of(codec.encode(peer.expected, [m.Bye(reason="stolen")]))
-        fleet.pool._transport.connections._on_frame(peer.identity, part)
+        fleet.pool.transport.connections._on_frame(peer.identity, part)
         await answers(fleet)
         assert fleet.metrics.n_late == 1
         assert first.n_connections == 1

@@ -194,7 +194,7 @@ async def test_an_answer_goes_on_elsewhere_when_its_worker_says_what_cannot_be(
         await fleet.logged("worker lost worker=bad")
     async with fleet.worker(fleet.keys("good"), "good"):
         await asked  # it goes on there
-    assert fleet.pool._dispatcher.routing.answer_tokens("fake") < 1000
+    assert fleet.pool.dispatcher.routing.answer_tokens("fake") < 1000
 
 
 def test_no_prompt_is_longer_than_its_bytes_and_what_a_template_adds() -> None:
@@ -232,7 +232,7 @@ async def test_the_count_in_a_piece_of_an_answer_is_believed_only_as_far_as_can_
         await bad.send(m.Envelope(key, m.Delta(text="a", tokens=(1,), n_predicted=HUGE)))
         await stream.receive()
         stream.close()
-        await fleet.holds(lambda: not fleet.pool.has_tasks)
+        await fleet.holds(lambda: not fleet.pool.transport.streams.by_id)
     assert 0 < stream.answer.n_reported <= MAX_UNSEEN + 1
     assert sum(fleet.metrics.keys.rows.values()) <= MAX_UNSEEN + 10
 
@@ -298,7 +298,7 @@ async def test_reading_all_ends_although_more_comes(
 ) -> None:
     """A flood faster than its reader must not hold the loop."""
     monkeypatch.setattr(router_socket, "_DRAINING_S", 0.05)
-    socket = fleet.pool._transport.connections._socket
+    socket = fleet.pool.transport.connections._socket
     monkeypatch.setattr(socket, "_has_input", lambda: True)
     monkeypatch.setattr(socket, "drain", lambda: None)
     socket.drain_all()

@@ -80,7 +80,7 @@ async def broken(gateway: Running, path: str, body: dict[str, Any], n_steps: int
 
 async def heard(gateway: Running, n_tokens: int) -> None:
     """Wait until every task in the pool has so many tokens."""
-    tasks = gateway.pool._dispatcher.tasks
+    tasks = gateway.pool.dispatcher.tasks
     async with asyncio.timeout(30):
         while any(len(task.answer.tokens) < n_tokens for task in tasks.values()):  # noqa: ASYNC110
             await asyncio.sleep(0.002)

@@ -35,7 +35,7 @@ def test_what_exceeds_the_number_at_once_waits_and_goes_when_one_ends() -> None:
     for i in range(1, 5):
         pool.submit(limited(i, "x", TWO), 0.0)
     assert len(pool.workers["a"].tasks) == 2
-    assert pool.models == {"m": 2}
+    assert pool.queue.depths() == {"m": 2}
     assert pool.queue.waiting("m") == (0, 0.0)  # no other gateway is asked for a slot
     assert places(pool.submit(task(9, tenant="y"), 0.0)) == [(9, "a")]
     assert places(pool.ended("a", done(1), 1.0)) == [(3, "a")]
