@@ -23,7 +23,7 @@ from pathlib import Path
 import click
 
 from benchmarks.processes import core_use, free_port, leave_one_core
-from gateway.bench.summary import spread
+from gateway.bench.summary import distribution
 from protocol.config.config import GatewayConfig, PoolConfig, dump
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -225,7 +225,7 @@ def measure(load: Load, n_workers: int, cores: Collection[int]) -> str:
 
 def first_token(name: str, seen: list[Answer]) -> str:
     """Return the row of a series of times to the first token."""
-    times = spread([answer.first_s * 1000 for answer in seen])
+    times = distribution([answer.first_s * 1000 for answer in seen])
     assert times is not None
     return f"| {name} | {times.n} | {times.p50:.2f} | {times.p99:.2f} |"
 

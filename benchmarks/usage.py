@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.client.connection import Client, Unanswered
+from gateway.bench.client.connection import Client, RequestFailed
 from gateway.soak.pool import eventually
 from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 from gateway.usage.entry import Tokens, read_entry
@@ -48,7 +48,7 @@ class Clients:
             self.n_left -= 1
             try:
                 await self._ask(client, self.n_left)
-            except Unanswered as error:
+            except RequestFailed as error:
                 self.failed.append(error.message)
             self.n_done += 1
 

@@ -20,8 +20,8 @@ from gateway.api.fields.endpoints import BODIES
 from gateway.api.fields.tables import HEADERS, PATHS, QUERIES
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
-from protocol.config.options.beyond import BEYOND
 from protocol.config.options.option import Option, Unused
+from protocol.config.options.out_of_range import OUT_OF_RANGE
 from protocol.config.options.table import GROUPS, OPTIONS
 from protocol.config.options.unused import FOREIGN, REFUSED, WITHOUT_EFFECT
 from protocol.config.rollout_config import GoldenConfig, RolloutConfig
@@ -154,7 +154,7 @@ def _beyond() -> list[str]:
         " only harm, a warning says what is used, as for `--rope-scale 0`: the model's scale.\n",
         "| option | value | used | warning |\n|---|---|---|---|",
     ]
-    for field, beyond in BEYOND.items():
+    for field, beyond in OUT_OF_RANGE.items():
         flag = next(one.flags[-1] for one in OPTIONS if one.field == field and one.value is None)
         lines += [f"| `{flag}` | {' | '.join(row)} |" for row in beyond.described()]
     return lines

@@ -35,7 +35,7 @@ from worker.settings import resolve
 from worker.settings.arguments import (
     CONTEXT,
     ConfigRefused,
-    Given,
+    ExplicitSettings,
     OptionCommand,
     config_option,
     given,
@@ -52,7 +52,7 @@ from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.orders import Orders
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.plan import planned as planned_worker
-from worker.supervisor.rollout.planner import Wanted
+from worker.supervisor.rollout.planner import ConfigSource
 from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.reader import ConfigReader
 from worker.supervisor.rollout.rollouts import Rollouts
@@ -188,7 +188,9 @@ class Start:
     """The configuration file."""
 
 
-def _with_log_settings(pool: PoolConfig, overrides: Given, console: Console) -> PoolConfig:
+def _with_log_settings(
+    pool: PoolConfig, overrides: ExplicitSettings, console: Console
+) -> PoolConfig:
     """Choose what is logged: on a terminal only warnings, unless -v, -lv or --log-file is given."""
     if not console.is_terminal:
         return pool
@@ -225,7 +227,7 @@ def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> No
         )
 
 
-def _supervise(pool: PoolConfig, overrides: Given, start: Start) -> int:
+def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> int:
     """Write the resolved configuration down and run its processes."""
     folder, console = start.folder, start.console
     path = folder / "pool.json"
@@ -267,7 +269,7 @@ _KEPT_UNTIL_RESTART = (
 
 
 def _reread_gateways(
-    pool: PoolConfig, overrides: Given, start: Start, numbers: Iterator[int]
+    pool: PoolConfig, overrides: ExplicitSettings, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
     fresh = read_pool_config(start.config, overrides).gateway
@@ -279,7 +281,7 @@ def _reread_gateways(
     return launch.gateways(changed, path, os.environ, start.listeners.fds)
 
 
-def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
+def _orders(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> Orders:
     """Make what carries out orders: of models on demand, or of rolling changes."""
     control = ControlServer(Path(pool.gateway.control))
     if resolve.chooses_models(pool):
@@ -289,7 +291,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
         return Orders(control, on_demand)
     reread = partial(_reread_pool, overrides, start.console)
     reader = ConfigReader(reread, str(start.folder), start.host)
-    first = Wanted(path=start.config.absolute() if start.config else None)
+    first = ConfigSource(path=start.config.absolute() if start.config else None)
     fleet = Fleet(start.folder, os.environ, start.host, Questions(control))
     tables = reader.tables(first)
     fleet.workers = {
@@ -299,7 +301,7 @@ def _orders(pool: PoolConfig, overrides: Given, start: Start) -> Orders:
     return Orders(control, Rollouts(fleet, reader, first, pool))
 
 
-def _reread_pool(overrides: Given, console: Console, path: Path | None) -> PoolConfig:
+def _reread_pool(overrides: ExplicitSettings, console: Console, path: Path | None) -> PoolConfig:
     """Read a configuration file under the options that `serve` was given; raises `ConfigError`."""
     return _with_log_settings(read_pool_config(path, overrides), overrides, console)
 

@@ -36,7 +36,7 @@ from worker.engine_thread import EngineThread, Opener, SleepState, open_backend
 from worker.host.process_environment import process_environment
 from worker.host.topology import bind
 from worker.link.gateways.connection import GatewayConnection
-from worker.link.gateways.dialling import CurveFiles
+from worker.link.gateways.dialer import CurveFiles
 from worker.link.link import Link
 from worker.link.outbound import OutboundQueue
 from worker.link.tasks.opening import open_reader

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from benchmarks.processes import family, free_port
-from gateway.bench.client.connection import Client, Unanswered
+from gateway.bench.client.connection import Client, RequestFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_S = 180.0
@@ -93,7 +93,7 @@ async def _is_ready(server: Server, process: Process) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_START_S):
             while process.returncode is None:
-                with contextlib.suppress(Unanswered):
+                with contextlib.suppress(RequestFailed):
                     await client.get("/health")
                     client.close()
                     return True

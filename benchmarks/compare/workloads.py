@@ -8,7 +8,7 @@ from gateway.bench.client.dialects import BenchEndpoint
 from gateway.bench.drive import BenchLoad
 from gateway.bench.lengths import Lengths
 from gateway.bench.plan import LoadShape
-from gateway.bench.summary import Spread, Summary
+from gateway.bench.summary import Distribution, Summary
 
 Figures = Mapping[str, float]
 
@@ -53,9 +53,9 @@ def fixed(n: int) -> Lengths:
     return Lengths(n, n)
 
 
-def ms(spread: Spread | None, name: str) -> float:
-    """Return a figure of a spread; 0 if there was nothing to measure."""
-    return float(getattr(spread, name)) if spread else 0.0
+def ms(distribution: Distribution | None, name: str) -> float:
+    """Return a figure of a distribution; 0 if there was nothing to measure."""
+    return float(getattr(distribution, name)) if distribution else 0.0
 
 
 def _decode(found: Measured) -> Figures:

@@ -17,7 +17,7 @@ import orjson
 from gateway.bench.client.connection import Client
 from gateway.soak.asking import RequestOutcome
 from gateway.soak.requests import SoakRequest
-from worker.llama.sampling.draws import Draws
+from worker.llama.sampling.discrete_distribution import DiscreteDistribution
 
 NEAR_LOGIT, NEAR_DRAW = 0.6, 0.06
 """What rounding changes: docs/notes/rounding.md. A draw is a number from 0 to 1."""
@@ -106,7 +106,7 @@ class PartingJudge:
         Candidates that are about as likely may stand in another order: the best order counts.
         """
         seed = int(request.body["seed"]) + choice
-        draws = Draws(seed)
+        draws = DiscreteDistribution(seed)
         draws.skip(place)
         drawn = draws.unit()
         found = await self._next(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gateway.bench.summary import spread
+from gateway.bench.summary import distribution
 from gateway.soak.asking import Ending, RequestOutcome
 
 
@@ -34,7 +34,7 @@ class Tally:
 
 def latencies(name: str, seconds: Sequence[float]) -> str:
     """Write median, p99 and maximum in milliseconds."""
-    ms = spread([one * 1e3 for one in seconds])
+    ms = distribution([one * 1e3 for one in seconds])
     if ms is None:
         return f"{name}: none"
     return f"{name} in ms: p50 {ms.p50:.0f} p99 {ms.p99:.0f} max {ms.max:.0f} (of {ms.n})"

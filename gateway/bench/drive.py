@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.bench.client.asking import Asker
+from gateway.bench.client.asking import MeasuredServer
 from gateway.bench.client.dialects import BenchTarget, ChatTurn
 from gateway.bench.client.transcript import Role, Transcript
 from gateway.bench.plan import Conversation, LoadShape, background, conversation
@@ -55,7 +55,7 @@ class Driver:
         self.load = load
         self.transcripts: list[Transcript] = []
         self.started_s = 0.0
-        self._asker = Asker(target)
+        self._server = MeasuredServer(target)
         self._shape = shape
         self._late_s = 0.0
 
@@ -75,7 +75,7 @@ class Driver:
     @property
     def n_pieces(self) -> int:
         """Events received so far."""
-        return self._asker.n_pieces
+        return self._server.n_pieces
 
     async def run(self) -> BenchRun:
         """Run the load; if it is cancelled, return the results so far."""
@@ -88,7 +88,7 @@ class Driver:
         except asyncio.CancelledError:
             is_cut_short = True
         finally:
-            self._asker.client.close()
+            self._server.client.close()
         return BenchRun(
             transcripts=tuple(self.transcripts),
             late_s=self._late_s,
@@ -156,7 +156,7 @@ class Driver:
             history.append(ChatTurn("user", ask.inputs[-1]))
             transcript = Transcript(role=role, conversation=one.index, turn=turn)
             self.transcripts.append(transcript)
-            await self._asker.ask(
+            await self._server.ask(
                 ask, history, transcript, started.set if started else lambda: None
             )
             if not transcript.ok:

@@ -15,7 +15,7 @@ from gateway.bench.client.transcript import Failure, Transcript
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Distribution:
     """Distribution of a figure."""
 
     n: int
@@ -67,12 +67,12 @@ class Summary:
     n_computed: int
     """Prompt tokens that the server reports as computed; -1 if it does not report them."""
     n_output: int
-    ttft_ms: Spread | None
-    itl_ms: Spread | None
-    tpot_ms: Spread | None
-    e2e_ms: Spread | None
-    prompt_tokens: Spread | None
-    output_tokens: Spread | None
+    ttft_ms: Distribution | None
+    itl_ms: Distribution | None
+    tpot_ms: Distribution | None
+    e2e_ms: Distribution | None
+    prompt_tokens: Distribution | None
+    output_tokens: Distribution | None
     goodput_per_s: float
     n_good: int
 
@@ -106,12 +106,12 @@ def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summ
         n_cached=_total(one.counts.n_cached for one in ok),
         n_computed=_total(one.counts.n_computed for one in ok),
         n_output=n_output,
-        ttft_ms=spread([one.ttft_s * 1e3 for one in seen if _has_first(one)]),
-        itl_ms=spread([gap * 1e3 for one in streamed for gap in one.gaps_s]),
-        tpot_ms=spread([one.tpot_s * 1e3 for one in streamed if one.ok and one.n_output > 1]),
-        e2e_ms=spread([one.e2e_s * 1e3 for one in ok]),
-        prompt_tokens=spread([one.counts.n_prompt for one in ok if one.counts.n_prompt >= 0]),
-        output_tokens=spread([one.n_output for one in ok if one.n_output]),
+        ttft_ms=distribution([one.ttft_s * 1e3 for one in seen if _has_first(one)]),
+        itl_ms=distribution([gap * 1e3 for one in streamed for gap in one.gaps_s]),
+        tpot_ms=distribution([one.tpot_s * 1e3 for one in streamed if one.ok and one.n_output > 1]),
+        e2e_ms=distribution([one.e2e_s * 1e3 for one in ok]),
+        prompt_tokens=distribution([one.counts.n_prompt for one in ok if one.counts.n_prompt >= 0]),
+        output_tokens=distribution([one.n_output for one in ok if one.n_output]),
         goodput_per_s=len(good) * per_s,
         n_good=len(good),
     )
@@ -143,12 +143,12 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def distribution(values: Sequence[float]) -> Distribution | None:
     """Return the distribution of values; None for no values."""
     if not values:
         return None
     ordered = sorted(values)
-    return Spread(
+    return Distribution(
         n=len(ordered),
         mean=sum(ordered) / len(ordered),
         min=ordered[0],

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gateway.bench.summary import Slo, Spread, Summary
+from gateway.bench.summary import Distribution, Slo, Summary
 
 _COLUMNS = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 _SPREADS = (
@@ -49,7 +49,7 @@ def _row(name: str, value: str) -> str:
 def _spreads(summary: Summary) -> Iterable[str]:
     yield f"{'':<16}" + "".join(f"{name:>10}" for name in _COLUMNS)
     for name, field, digits in _SPREADS:
-        values: Spread | None = getattr(summary, field)
+        values: Distribution | None = getattr(summary, field)
         if values is not None:
             yield f"{name:<16}" + "".join(
                 f"{getattr(values, column):>10,.{digits}f}" for column in _COLUMNS

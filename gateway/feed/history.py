@@ -30,7 +30,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnSecond:
+class GatewaySecond:
     """What one gateway counted in one second."""
 
     n_waiting: int = 0
@@ -43,10 +43,10 @@ class OwnSecond:
         return [second, self.n_waiting, self.n_moved, list(self.ttft.items())]
 
 
-def read_seconds(rows: Iterable[Sequence[Any]]) -> dict[int, OwnSecond]:
+def read_seconds(rows: Iterable[Sequence[Any]]) -> dict[int, GatewaySecond]:
     """Read what another gateway wrote."""
     return {
-        second: OwnSecond(n_waiting=waiting, n_moved=moved, ttft=dict(map(tuple, ttft)))
+        second: GatewaySecond(n_waiting=waiting, n_moved=moved, ttft=dict(map(tuple, ttft)))
         for second, waiting, moved, ttft in rows
     }
 
@@ -58,7 +58,7 @@ class RecentMinutes:
         """`bounds_s` are the upper bounds of the buckets."""
         self._bounds_s = bounds_s
         self._totals: deque[tuple[int, Totals]] = deque(maxlen=N_SECONDS + _RATE_S)
-        self._own: dict[int, OwnSecond] = {}
+        self._own: dict[int, GatewaySecond] = {}
         self._counts: Sequence[float] = ()
         self._n_moved = 0
 
@@ -79,7 +79,7 @@ class RecentMinutes:
             self._totals.clear()
             self._own.clear()
         new = {i: int(n - (self._counts[i] if self._counts else 0)) for i, n in enumerate(ttft)}
-        self._own[second] = OwnSecond(
+        self._own[second] = GatewaySecond(
             n_waiting=n_waiting,
             n_moved=n_moved - self._n_moved,
             ttft={i: n for i, n in new.items() if n > 0},
@@ -98,7 +98,7 @@ class RecentMinutes:
         """Write what this gateway counted, for others."""
         return [one.row(second) for second, one in self._own.items()]
 
-    def rows(self, others: Sequence[Mapping[int, OwnSecond]], since: int = 0) -> dict[str, Any]:
+    def rows(self, others: Sequence[Mapping[int, GatewaySecond]], since: int = 0) -> dict[str, Any]:
         """Return the samples after a second, by their second.
 
         A row is tokens/s written, prompt tokens/s computed, the share of the prompts that came from
@@ -120,7 +120,7 @@ class RecentMinutes:
         self,
         second: int,
         lately: Sequence[tuple[int, Totals]],
-        counted: Sequence[Mapping[int, OwnSecond]],
+        counted: Sequence[Mapping[int, GatewaySecond]],
     ) -> list[Any]:
         (first_at, first), last = lately[0], lately[-1][1]
         seconds = max(1, second - first_at)

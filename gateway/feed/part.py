@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gateway.feed.history import OwnSecond, read_seconds
+from gateway.feed.history import GatewaySecond, read_seconds
 from gateway.pool.watch.activity import SlotUse
 from gateway.pool.watch.events import EventKind, PoolEvent
 
@@ -47,7 +47,7 @@ class GatewayPart:
         return {**asdict(self), "events": own}
 
 
-def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, OwnSecond]]:
+def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, GatewaySecond]]:
     """Read the answer of another gateway: its part and its seconds.
 
     Raises KeyError, TypeError or ValueError for that of another release.

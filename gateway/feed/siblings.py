@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.feed.history import OwnSecond
+from gateway.feed.history import GatewaySecond
 from gateway.feed.part import GatewayPart, read_part
 from gateway.feed.sources import Sources
 
@@ -18,7 +18,7 @@ class SiblingParts:
 
     def __init__(self, sources: Sources) -> None:
         self.parts: list[GatewayPart] = []
-        self.seconds: list[Mapping[int, OwnSecond]] = []
+        self.seconds: list[Mapping[int, GatewaySecond]] = []
         self.silent: list[str] = []
         """Gateways that are there but do not answer, or answer what cannot be read."""
         self._sources = sources

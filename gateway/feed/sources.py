@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gateway.feed.changes import State
-from gateway.feed.history import N_SECONDS, OwnSecond
+from gateway.feed.history import N_SECONDS, GatewaySecond
 from gateway.feed.part import GatewayPart, Row, event_rows, request_rows
 from gateway.feed.processes import process_events
 from gateway.feed.sampler import PoolSampler
@@ -92,7 +92,7 @@ class Sources:
     def state(
         self,
         others: Sequence[GatewayPart],
-        seconds: Sequence[Mapping[int, OwnSecond]],
+        seconds: Sequence[Mapping[int, GatewaySecond]],
         silent: Sequence[str],
     ) -> State:
         """Return the state of the whole pool, with the reports of other gateways."""
@@ -158,7 +158,7 @@ class Sources:
                 rows[name] = {**known, **_managed(model, sleeps=sleeps)}
         return dict(sorted(rows.items()))
 
-    def _sampled(self, others: Sequence[Mapping[int, OwnSecond]]) -> dict[str, Any]:
+    def _sampled(self, others: Sequence[Mapping[int, GatewaySecond]]) -> dict[str, Any]:
         """Return the samples; only the newest ones are computed again."""
         history = self.sampler.history
         newest = next(reversed(self._samples), "0")

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
-from gateway.http.bodies.body import HELD, MIB, ClientGone, HeldBody
+from gateway.http.bodies.body import HELD, MIB, BodyReservation, ClientGone
 from gateway.http.bodies.byte_budget import ByteBudget
 from gateway.http.errors import (
     RequestRefused,
@@ -109,7 +109,7 @@ class AccessMiddleware:
         request.client = scope["address"]
         scope[REQUEST] = request
         exchange = _AccessRecord(request, request_id, send, now)
-        held = scope[HELD] = HeldBody(self._budget)
+        held = scope[HELD] = BodyReservation(self._budget)
         try:
             await self._answer(scope, receive, exchange)
         finally:

@@ -22,16 +22,16 @@ class AnswerBudget(ByteBudget):
         super().__init__(_MAX_BYTES)
 
     @contextmanager
-    def held(self, tenant: str) -> Iterator["HeldAnswer"]:
+    def held(self, tenant: str) -> Iterator["AnswerReservation"]:
         """Yield an empty share for the answers of one request; it is given back at the end."""
-        share = HeldAnswer(self, tenant)
+        share = AnswerReservation(self, tenant)
         try:
             yield share
         finally:
             self.add(-share.n_bytes, tenant)
 
 
-class HeldAnswer:
+class AnswerReservation:
     """Bytes of the budget that one request holds."""
 
     __slots__ = ("_budget", "_tenant", "n_bytes")

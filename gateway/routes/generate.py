@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.fields.prompt import is_several
 from gateway.api.reply import RequestPlan, TaskOutcome, whole_calls
-from gateway.http.answer_budget import HeldAnswer
+from gateway.http.answer_budget import AnswerReservation
 from gateway.http.bodies.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
@@ -211,7 +211,7 @@ async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> R
     return await guarded(service.media.fill(plan), disconnected(receive))
 
 
-async def collect(stream: TaskStream, held: HeldAnswer) -> TaskOutcome:
+async def collect(stream: TaskStream, held: AnswerReservation) -> TaskOutcome:
     """Gather one choice into one piece; raises `TaskError` if that is too large."""
     texts: list[str] = []
     reasoning: list[str] = []

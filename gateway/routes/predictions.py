@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope
 
-from gateway.http.answer_budget import HeldAnswer
+from gateway.http.answer_budget import AnswerReservation
 from gateway.http.bodies.body import HELD, LARGE, in_thread, read_json
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
@@ -88,7 +88,7 @@ class PredictionEndpoint:
             return await in_thread(is_long, json_response, {"predictions": predictions})
 
     async def _predict(
-        self, instance: Any, scope: Scope, held: HeldAnswer, begins: asyncio.Lock
+        self, instance: Any, scope: Scope, held: AnswerReservation, begins: asyncio.Lock
     ) -> Any:
         """Answer one instance; an error is the answer to this instance alone."""
         async with begins:
@@ -141,7 +141,7 @@ class _AnswerRefused(Exception):
 class _PredictionAnswer:
     """One inner answer. JSON is passed on as it is: parsing 100 MB of it takes a second."""
 
-    def __init__(self, held: HeldAnswer) -> None:
+    def __init__(self, held: AnswerReservation) -> None:
         self._held = held
         self._is_json = False
         self._body = b""

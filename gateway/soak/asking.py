@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import orjson
 
-from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.bench.client.connection import BenchConnection, Client, RequestFailed
 from gateway.bench.client.sse import SseParser
 from gateway.soak.answers import AnswerReader, is_repeated
 from gateway.soak.requests import SoakRequest
@@ -74,7 +74,7 @@ async def ask(
     try:
         async with asyncio.timeout(timeout_s):
             await _exchange(client, outcome, on_piece)
-    except Unanswered as error:
+    except RequestFailed as error:
         outcome.why = outcome.why or f"{error.failure}: {error.message}"
     except TimeoutError:
         outcome.ending, outcome.why = Ending.LOST, f"no end after {timeout_s:g} s"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.bench.client.connection import BenchConnection, Client, RequestFailed
 from gateway.soak.network_faults import down_for_a_moment, down_for_long, one_reset, slow_line
 from gateway.soak.scene import Scene
 
@@ -86,7 +86,7 @@ async def hang_up(scene: Scene, n: int = 50, *, after: int = 1, reset: bool = Fa
                 connection, _ = await opening
         except asyncio.CancelledError:
             return  # it was left before the answer began
-        except Unanswered:
+        except RequestFailed:
             return  # the pool was full, which is an answer too
         _leave(connection, reset=reset)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.client.connection import Client, Unanswered
+from gateway.bench.client.connection import Client, RequestFailed
 
 _MARK = "LLAMAPOOL_SOAK_MARK"
 _FAULTS = "LLAMAPOOL_FAKE_FAULTS"
@@ -204,7 +204,7 @@ class SoakPool:
             client.close()
 
     async def get(self, path: str) -> Any:
-        """Return the JSON of a page; raises `Unanswered`."""
+        """Return the JSON of a page; raises `RequestFailed`."""
         return orjson.loads(await self._fetch(path))
 
     async def ask_admin(self, path: str) -> dict[str, Any]:
@@ -231,7 +231,7 @@ class SoakPool:
             slots = await self.get("/slots")
             waiting = await self.metric("llamapool_queue_tasks")
             running = await self.metric("llamacpp:requests_processing")
-        except Unanswered:
+        except RequestFailed:
             return False
         return not (waiting or running or any(slot["is_processing"] for slot in slots))
 

@@ -18,7 +18,7 @@ from worker.supervisor.children import launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DoctorOptions:
     """Options of the examination."""
 
     loads: bool = True
@@ -44,7 +44,7 @@ class Case:
     environ: Mapping[str, str]
     folder: Path
     """Folder for the configuration of a child."""
-    asked: Asked
+    asked: DoctorOptions
 
     @property
     def workers(self) -> tuple[WorkerConfig, ...]:
@@ -95,7 +95,7 @@ def write(case: Case) -> Path:
     return path
 
 
-def opened(pool: PoolConfig, fault: str, folder: Path, asked: Asked) -> Case:
+def opened(pool: PoolConfig, fault: str, folder: Path, asked: DoctorOptions) -> Case:
     """Make the case of a configuration; `fault` is its error, if it could not be read."""
     host = read_host()
     pool, placements, problem = resolved(pool, host)

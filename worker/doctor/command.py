@@ -15,12 +15,12 @@ from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.version import version
-from worker.doctor.case import Asked, Case, opened
+from worker.doctor.case import Case, DoctorOptions, opened
 from worker.doctor.examine import examine
 from worker.doctor.finding import Finding, Level, exit_code
 from worker.settings.arguments import (
     CONTEXT,
-    Given,
+    ExplicitSettings,
     OptionCommand,
     config_option,
     given,
@@ -55,7 +55,7 @@ def doctor(
     overrides, pool, fault = _read(config, values)
     loads = config is None if load is None else load
     with tempfile.TemporaryDirectory() as folder:
-        asked = Asked(
+        asked = DoctorOptions(
             loads=loads, limit_s=max(1.0, load_timeout), is_gpu_wanted=_wants_gpu(pool, overrides)
         )
         case = opened(pool, fault, Path(folder), asked)
@@ -66,9 +66,9 @@ def doctor(
     os._exit(exit_code(findings))
 
 
-def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfig, str]:
+def _read(config: Path | None, values: dict[str, Any]) -> tuple[ExplicitSettings, PoolConfig, str]:
     """Read the configuration; an error is returned, not raised."""
-    overrides = Given({}, ())
+    overrides = ExplicitSettings({}, ())
     try:
         overrides = given(values, options.SECTIONS)
         return overrides, read_pool_config(config, overrides), ""
@@ -76,7 +76,7 @@ def _read(config: Path | None, values: dict[str, Any]) -> tuple[Given, PoolConfi
         return overrides, PoolConfig(), str(error)
 
 
-def _wants_gpu(pool: PoolConfig, overrides: Given) -> bool:
+def _wants_gpu(pool: PoolConfig, overrides: ExplicitSettings) -> bool:
     """Return whether a GPU was asked for explicitly; the default of all layers does not count."""
     has_layers = any(worker.n_gpu_layers > 0 or worker.devices for worker in pool.worker)
     return has_layers or (_LAYERS in overrides.changes and overrides.changes[_LAYERS] != 0)

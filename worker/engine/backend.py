@@ -103,7 +103,7 @@ class DecodeFailed(Exception):
         self.fatal = fatal
 
 
-class DeadEnd(Exception):
+class NoTokenAllowed(Exception):
     """The grammar and the biases leave no token to choose: the text ends here."""
 
 
@@ -250,7 +250,7 @@ class Backend(Protocol):
         """Remove all sequences and overwrite what they held with zeros."""
 
     def sample(self, row: int, sampler: Sampler, offset: int = -1) -> Sampled:
-        """Choose a token from the logits of the n-th row of the last batch; may raise `DeadEnd`.
+        """Choose a token by the logits of a row of the last batch; or raise `NoTokenAllowed`.
 
         `offset` names the token in the row; only a draft has logits of others than the last.
         """

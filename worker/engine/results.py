@@ -14,7 +14,7 @@ from protocol.wire.messages import (
     PromptRead,
     TaskMessage,
 )
-from worker.engine.backend import Backend, BatchRow, DeadEnd, Sampled
+from worker.engine.backend import Backend, BatchRow, NoTokenAllowed, Sampled
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.prompt_logprobs import echo, is_probed, probe
@@ -136,7 +136,7 @@ class SampleProcessor:
         start = time.perf_counter()
         try:
             sampled = self._backend.sample(index, run.sampler, offset)
-        except DeadEnd:
+        except NoTokenAllowed:
             self.finished.append(slot)
             self.finish(slot, Finish.EOS)
             return

@@ -48,7 +48,7 @@ _NOT_USED = f"{__name__}.not_used"
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ExplicitSettings:
     """Settings from command line and environment."""
 
     settings: Mapping[str, tuple[Any, str]]
@@ -229,7 +229,7 @@ def with_options(*sections: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
+def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSettings:
     """Merge environment and command line; the command line takes precedence."""
     settings = dict(options.named_in(os.environ, sections))
     for index, option in enumerate(OPTIONS):
@@ -244,7 +244,7 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> Given:
         settings |= {field: (one, origin) for field, one in option.settings(value).items()}
     unused = [*options.unused_in(os.environ), *_unused(values)]
     not_used = [*options.not_used_in(os.environ, settings, sections), *_said()]
-    return Given(settings, unused, [*not_used, *_without_catalog(settings)])
+    return ExplicitSettings(settings, unused, [*not_used, *_without_catalog(settings)])
 
 
 _MODEL = ("worker.model", "worker.model_url", "worker.hf_repo")
@@ -277,7 +277,7 @@ def _as_given(row: Option | Unused) -> str:
     return next((flag for flag in row.flags if flag in words), row.flags[-1])
 
 
-def log_warnings(found: Given) -> None:
+def log_warnings(found: ExplicitSettings) -> None:
     """Log the options that have no effect; raises `ConfigError` for one that is refused."""
     for line in warnings(found.unused):
         logger.warning("option without effect", extra={"cause": line, "hint": "leave it out"})

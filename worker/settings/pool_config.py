@@ -6,14 +6,14 @@ from pathlib import Path
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
-from worker.settings.arguments import Given
+from worker.settings.arguments import ExplicitSettings
 from worker.settings.host_config import host_settings
 from worker.settings.resolve import anchored
 
 _ANY_ORIGIN = configs.GatewayConfig().cors_origins
 
 
-def read_pool_config(path: Path | None, overrides: Given) -> PoolConfig:
+def read_pool_config(path: Path | None, overrides: ExplicitSettings) -> PoolConfig:
     """Read the file, or the host's settings without one; `overrides` take precedence.
 
     Relative paths become absolute: those in the file start at its folder, those of options at the

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from gateway.bench.client.connection import BenchConnection, Client, Unanswered
+from gateway.bench.client.connection import BenchConnection, Client, RequestFailed
 from gateway.bench.client.dialects import (
     PATHS,
     AnswerPiece,
@@ -24,7 +24,7 @@ from gateway.bench.plan import Ask
 _DONE = b"[DONE]"
 
 
-class Asker:
+class MeasuredServer:
     """A server and the endpoint that is measured."""
 
     def __init__(self, target: BenchTarget) -> None:
@@ -47,7 +47,7 @@ class Asker:
         try:
             async with asyncio.timeout(self.target.timeout_s):
                 await self._answered(data, transcript, on_text)
-        except Unanswered as error:
+        except RequestFailed as error:
             transcript.fail(error.failure, error.message)
         except TimeoutError:
             transcript.fail(Failure.TIMEOUT, f"no end after {self.target.timeout_s:g} s")
@@ -122,7 +122,7 @@ async def first_model(client: Client) -> str:
     """Return the first model that the server lists; empty if it lists none."""
     try:
         listed: Any = orjson.loads(await client.get("/v1/models"))
-    except (Unanswered, orjson.JSONDecodeError):
+    except (RequestFailed, orjson.JSONDecodeError):
         return ""
     models = listed.get("data") if isinstance(listed, Mapping) else None
     return str(models[0].get("id", "")) if models else ""

@@ -14,7 +14,7 @@ from gateway.bench.client.transcript import Failure
 _READ = 1 << 16
 
 
-class Unanswered(Exception):
+class RequestFailed(Exception):
     """A request did not get its whole answer."""
 
     def __init__(self, failure: Failure, message: str) -> None:
@@ -74,7 +74,7 @@ class BenchConnection:
             self._writer.write(data + (self._h11.send(h11.EndOfMessage()) or b""))
             await self._writer.drain()
         except OSError as error:
-            raise Unanswered(Failure.BROKEN, str(error)) from error
+            raise RequestFailed(Failure.BROKEN, str(error)) from error
 
     async def status(self) -> int:
         """Wait for the head of the answer."""
@@ -86,7 +86,7 @@ class BenchConnection:
             if event is h11.NEED_DATA:
                 await self._receive()
             elif not isinstance(event, h11.InformationalResponse):
-                raise Unanswered(Failure.BROKEN, "the server closed the connection")
+                raise RequestFailed(Failure.BROKEN, "the server closed the connection")
 
     async def more(self) -> bytes:
         """Return the next piece of the body; empty at its end."""
@@ -133,14 +133,14 @@ class BenchConnection:
         try:
             return self._h11.next_event()
         except h11.RemoteProtocolError as error:
-            raise Unanswered(Failure.BROKEN, str(error)) from error
+            raise RequestFailed(Failure.BROKEN, str(error)) from error
 
     async def _receive(self) -> None:
         try:
             data = await self._reader.read(_READ)
             self._h11.receive_data(data)
         except OSError as error:
-            raise Unanswered(Failure.BROKEN, str(error)) from error
+            raise RequestFailed(Failure.BROKEN, str(error)) from error
 
 
 class Client:
@@ -176,20 +176,20 @@ class Client:
             except BaseException as error:
                 connection.close()
                 # The server may have closed a kept connection just now: that is no answer yet.
-                if not isinstance(error, Unanswered) or not connection.is_reused:
+                if not isinstance(error, RequestFailed) or not connection.is_reused:
                     raise
 
     async def get(self, path: str) -> bytes:
-        """Return the body of a page; raises `Unanswered` if there is none."""
+        """Return the body of a page; raises `RequestFailed` if there is none."""
         return await self.fetch("GET", path)
 
     async def fetch(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Return the body of an answer; raises `Unanswered` for a refusal."""
+        """Return the body of an answer; raises `RequestFailed` for a refusal."""
         connection, status = await self.open(method, path, body)
         data = await connection.rest()
         self.done(connection)
         if status != 200:
-            raise Unanswered(Failure.REFUSED, f"{path}: status {status}")
+            raise RequestFailed(Failure.REFUSED, f"{path}: status {status}")
         return data
 
     def done(self, connection: BenchConnection) -> None:
@@ -210,5 +210,5 @@ class Client:
                 self.address.host, self.address.port, ssl=self._ssl
             )
         except OSError as error:
-            raise Unanswered(Failure.CONNECT, str(error)) from error
+            raise RequestFailed(Failure.CONNECT, str(error)) from error
         return BenchConnection(reader, writer)

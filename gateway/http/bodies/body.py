@@ -23,7 +23,7 @@ MIB = 1024 * 1024
 LARGE = 256 * 1024
 """Bodies of at least this many bytes are parsed in a thread."""
 HELD = "held_body"
-"""Key of the scope for the request's `HeldBody`."""
+"""Key of the scope for the request's `BodyReservation`."""
 _PIECE = 64 * 1024
 """Pieces of at least this many bytes are kept as they came; smaller ones are joined."""
 _COMPRESSIONS = frozenset(("gzip", "x-gzip", "deflate", "compress", "br", "zstd"))
@@ -51,7 +51,7 @@ class ClientGone(Exception):
     """The client has closed the connection before the answer."""
 
 
-class HeldBody:
+class BodyReservation:
     """Bytes of the budget that one request holds until it is answered."""
 
     __slots__ = ("_budget", "n_bytes", "tenant")
@@ -118,7 +118,7 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     if coding := _compression(scope):
         message = f"Content-Encoding: {coding} is not supported: send the body uncompressed"
         raise RequestRefused(415, message)
-    held = scope.get(HELD) or HeldBody(ByteBudget(0))
+    held = scope.get(HELD) or BodyReservation(ByteBudget(0))
     held.tenant = scope.get("tenant", "")
     try:
         chunks = await _read(receive, limits, held)
@@ -175,7 +175,7 @@ def _append(chunks: list[bytes | bytearray], piece: bytes) -> None:
 
 
 async def _read(
-    receive: Receive, limits: BodyLimits, held: HeldBody
+    receive: Receive, limits: BodyLimits, held: BodyReservation
 ) -> list[bytes | bytearray] | None:
     """Return the pieces of the body, or None if it was too large; the excess is dropped."""
     chunks: list[bytes | bytearray] = []

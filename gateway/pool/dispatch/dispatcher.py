@@ -17,7 +17,7 @@ from gateway.pool.dispatch.task_book import TaskBook
 from gateway.pool.dispatch.workers import WorkerState
 from gateway.pool.recovery.outliers import OutlierDetection
 from gateway.pool.recovery.quarantine import Quarantine
-from gateway.pool.routing.demand import DemandNotes
+from gateway.pool.routing.demand import DemandReports
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
@@ -66,7 +66,7 @@ class Dispatcher:
         self.quarantine = Quarantine(settle_s)
         self.outliers = OutlierDetection(self.workers)
         self.placement = TaskPlacement(self.workers, self.queue, self.routing, self.quarantine)
-        self.demand = DemandNotes(
+        self.demand = DemandReports(
             self.workers, self.queue, self.placement.deferral, self.routing.order
         )
         self.limits = QueueLimits(self.queue, self.slots, self.routing, queue_size=queue_size)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from gateway.pool.network.access import PeerAccess
-from gateway.pool.network.newcomers import EVENTS, Newcomers
+from gateway.pool.network.pending_connections import EVENTS, PendingConnections
 from gateway.pool.network.shared_listener import can_share, listen
 from protocol.endpoint import Endpoint, bound
 from protocol.errors import ConfigError
@@ -41,7 +41,7 @@ class RouterSocket:
         self._on_frame = on_frame
         self._on_disconnect = on_disconnect
         self._access = access
-        self._newcomers = Newcomers(access.handshakes)
+        self._pending = PendingConnections(access.handshakes)
         self._ended: set[int] = set()
         """Descriptors of connections that have ended."""
         self._tell: asyncio.Handle | None = None
@@ -197,7 +197,7 @@ class RouterSocket:
         """Note that the connection of this frame has delivered one."""
         if self.has_tcp:
             self._read_monitor()
-            self._newcomers.spoke(int(frame.get(zmq.SRCFD)))
+            self._pending.spoke(int(frame.get(zmq.SRCFD)))
 
     def _read_monitor(self) -> None:
         for _ in range(_BURST):
@@ -207,7 +207,7 @@ class RouterSocket:
                 head, endpoint = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            fd = self._newcomers.event(head, endpoint)
+            fd = self._pending.event(head, endpoint)
             if fd >= 0:
                 self._ended.add(fd)
                 if self._tell is None:
@@ -218,7 +218,7 @@ class RouterSocket:
         self._tell = None
         self.drain_all()  # a connection that has said something is no failed handshake
         ended, self._ended = self._ended, set()
-        self._newcomers.settle(asyncio.get_running_loop().time())
+        self._pending.settle(asyncio.get_running_loop().time())
         if ended:
             self._on_disconnect(ended)
 

@@ -17,7 +17,7 @@ _MAX_ASKED = 16
 """Maximum workers that are asked as soon as a task waits; the others are asked at the next tick."""
 
 
-class DemandNotes:
+class DemandReports:
     """Records the demand that each worker has been sent, and finds what has to be sent."""
 
     def __init__(
@@ -37,7 +37,7 @@ class DemandNotes:
         """By model: keys of the workers that were sent a demand."""
 
     def __repr__(self) -> str:
-        return f"<DemandNotes pressed={sorted(self._pressed)}>"
+        return f"<DemandReports pressed={sorted(self._pressed)}>"
 
     def of(self, worker: Worker, now: float) -> Demand | None:
         """Return the demand for a worker's credits, or None if it was sent the same before."""

@@ -155,7 +155,7 @@ class RoutingPolicy:
 
         One that sleeps is woken when the others have no free slot; a prefetch credit is only used
         when there is no free slot at all, not even one whose credit another gateway has: that is
-        asked for (`DemandNotes`). In a large pool it looks at the workers with most of the
+        asked for (`DemandReports`). In a large pool it looks at the workers with most of the
         prompt, at the session's and at those with the least load.
         """
         workers = self.order.workers_of(spec.model, now)

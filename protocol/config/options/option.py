@@ -12,7 +12,7 @@ from typing import Any
 
 from protocol.config.config import GatewayConfig, LogConfig, WorkerConfig
 from protocol.config.options.argument_readers import NamedFileError, read_boolean, unescape
-from protocol.config.options.beyond import BEYOND
+from protocol.config.options.out_of_range import OUT_OF_RANGE
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
 from protocol.wire.schema import FieldRow, check, describe
@@ -185,14 +185,14 @@ def read_text(option: Option, text: str, key: str, *, escapes: bool = True) -> A
         if "could not convert" in reason or "invalid literal" in reason:
             reason = f"must be a number, but got '{text}'"
         raise InvalidRequest(f"{key}: {reason}", param=key) from error
-    if beyond := BEYOND.get(option.field):
+    if beyond := OUT_OF_RANGE.get(option.field):
         value = beyond.used(value)
     return check(option.row, value, key)
 
 
 def not_used(option: Option, text: str, key: str) -> str:
     """Return a warning if `read_text` gives something else than the text asks for; or nothing."""
-    beyond = BEYOND.get(option.field)
+    beyond = OUT_OF_RANGE.get(option.field)
     if option.value is not None or beyond is None:
         return ""
     why = beyond.reason(option.parse(text) if option.parse else _by_kind(option.row.kind, text))

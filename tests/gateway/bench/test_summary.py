@@ -10,7 +10,7 @@ from gateway.bench.client.dialects import AnswerPiece, Counts
 from gateway.bench.client.transcript import Failure, Transcript
 from gateway.bench.drive import BenchLoad
 from gateway.bench.progress import fraction, line
-from gateway.bench.summary import Slo, percentile, spread, summarize
+from gateway.bench.summary import Slo, distribution, percentile, summarize
 from gateway.bench.table import table
 
 
@@ -110,7 +110,7 @@ def test_percentiles_interpolate_as_numpy_does() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_percentiles_are_in_order(values: list[float]) -> None:
-    found = spread(values)
+    found = distribution(values)
     assert found
     ordered = [found.min, found.p50, found.p90, found.p95, found.p99, found.max]
     assert all(a <= b + 1e-6 for a, b in itertools.pairwise(ordered))

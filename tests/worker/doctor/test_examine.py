@@ -11,7 +11,7 @@ import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import probe
-from worker.doctor.case import Asked, opened
+from worker.doctor.case import DoctorOptions, opened
 from worker.doctor.examine import examine, guarded
 from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
 from worker.doctor.library import judge_library
@@ -80,7 +80,7 @@ def test_only_failures_count() -> None:
 
 def test_a_pool_of_fake_workers_is_examined_to_the_end(tmp_path: Path) -> None:
     pool = PoolConfig(worker=(WorkerConfig(backend="fake", count=2),))
-    case = opened(pool, "", tmp_path, Asked(loads=False))
+    case = opened(pool, "", tmp_path, DoctorOptions(loads=False))
     found = {finding.name: finding for finding in examine(case)}
     assert {"python", "llama.cpp", "gpu", "zeromq", "files", "placement", "load"} <= found.keys()
     assert found["config"].text == "valid, 2 workers"
@@ -90,7 +90,7 @@ def test_a_pool_of_fake_workers_is_examined_to_the_end(tmp_path: Path) -> None:
 
 def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path: Path) -> None:
     pool = PoolConfig(worker=(WorkerConfig(model=str(tmp_path / "none.gguf"), numa="isolate"),))
-    case = opened(pool, "", tmp_path, Asked(loads=False))
+    case = opened(pool, "", tmp_path, DoctorOptions(loads=False))
     assert "does not exist" in case.fault
     found = [finding for finding in examine(case) if finding.level is Level.FAIL]
     assert [finding.name for finding in found if finding.name in ("config", "model")] == [
@@ -105,14 +105,14 @@ def test_a_model_that_is_still_to_be_fetched_is_told(
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
     url = "http://127.0.0.1:9/m.gguf"
     workers = (WorkerConfig(hf_repo="u/m"), WorkerConfig(model_url=url, model=f"{tmp_path}/m.gguf"))
-    case = opened(PoolConfig(worker=workers), "", tmp_path, Asked(loads=False))
+    case = opened(PoolConfig(worker=workers), "", tmp_path, DoctorOptions(loads=False))
     found = [finding for finding in examine(case) if finding.name == "model"]
     assert [finding.level for finding in found] == [Level.WARN, Level.WARN]
     assert ["u/m is not on this host" in found[0].text, url in found[1].text] == [True, True]
 
 
 def test_of_a_configuration_that_cannot_be_read_only_the_host_is_examined(tmp_path: Path) -> None:
-    case = opened(PoolConfig(), "pool.toml: no such key", tmp_path, Asked(loads=False))
+    case = opened(PoolConfig(), "pool.toml: no such key", tmp_path, DoctorOptions(loads=False))
     found = {finding.name: finding for finding in examine(case)}
     assert found["config"].text == "pool.toml: no such key"
     assert {"python", "llama.cpp", "gpu", "zeromq", "files"} <= found.keys()
@@ -154,7 +154,7 @@ def test_a_directory_that_will_be_made_is_judged_by_its_parent(tmp_path: Path) -
 
 @pytest.mark.model
 def test_a_model_is_loaded_and_computed_with(tmp_path: Path) -> None:
-    case = opened(PoolConfig(), "", tmp_path, Asked(limit_s=60.0))
+    case = opened(PoolConfig(), "", tmp_path, DoctorOptions(limit_s=60.0))
     found = [finding for finding in examine(case) if finding.name == "load"]
     assert [(finding.level, "and computed" in finding.text) for finding in found] == [
         (Level.OK, True)

@@ -10,7 +10,7 @@ import pytest
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Detokenized, Finish, TaskKey
 from tests.worker.engines import Rig
-from worker.engine.backend import DeadEnd
+from worker.engine.backend import NoTokenAllowed
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeSampler
 from worker.engine.slot import Slot
@@ -52,7 +52,7 @@ def test_a_fault_while_a_token_is_chosen_fails_that_task_only(
     assert rig.done(again).finish is Finish.LIMIT
 
 
-@pytest.mark.parametrize("error", [DeadEnd(), TaskError(ErrorCode.INTERNAL, "no grammar")])
+@pytest.mark.parametrize("error", [NoTokenAllowed(), TaskError(ErrorCode.INTERNAL, "no grammar")])
 def test_the_time_of_a_prompt_without_a_first_token_is_counted_once(error: Exception) -> None:
     rig = Rig(n_slots=1)
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from worker.cli import main
-from worker.doctor.case import Asked, opened
+from worker.doctor.case import DoctorOptions, opened
 from worker.files.hub import pick_file, pick_projector
 from worker.files.hub_cache import cache_folder, cached_models
 from worker.settings.download import fetched, with_remote_preset
@@ -107,7 +107,7 @@ def test_config_show_and_doctor_know_a_preset_that_was_fetched_before(cache: Pat
     shown = CliRunner().invoke(main, ["config", "show", "-hf", "u/m"])
     assert f'models_preset = "{preset}"' in shown.stdout
     pool = PoolConfig(worker=(WorkerConfig(hf_repo="u/m"),))
-    case = opened(pool, "", cache, Asked(loads=False))
+    case = opened(pool, "", cache, DoctorOptions(loads=False))
     assert (case.pool.gateway.models_preset, case.fault) == (str(preset), "")
 
 

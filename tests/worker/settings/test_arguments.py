@@ -34,10 +34,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def given(*args: str) -> arguments.Given:
+def given(*args: str) -> arguments.ExplicitSettings:
     """Parse the arguments of `serve` without running it."""
     said = serve().main(list(args), standalone_mode=False)
-    assert isinstance(said, arguments.Given)
+    assert isinstance(said, arguments.ExplicitSettings)
     return said
 
 
@@ -46,7 +46,7 @@ def serve() -> click.Command:
     """Make a command with the options of `serve` that returns what it was given."""
 
     @click.pass_context
-    def keep(ctx: click.Context, /, **values: object) -> arguments.Given:
+    def keep(ctx: click.Context, /, **values: object) -> arguments.ExplicitSettings:
         return arguments.given(values, configs_sections())
 
     command = arguments.OptionCommand("serve", callback=keep, context_settings=CONTEXT)

@@ -20,7 +20,7 @@ MIN_RESTORED = 32
 """Minimum number of tokens that a copy in host memory has beyond the prefix in the context."""
 
 
-class Promise(NamedTuple):
+class ExpectedPrefix(NamedTuple):
     """A slot that will hold the first `n` tokens of a prompt."""
 
     slot: Slot
@@ -73,12 +73,12 @@ class PrefixSharing:
         if run.task.media:
             return False  # a part of an image cannot be shared
         others = [one for one in slots if one is not slot and one.namespace == slot.namespace]
-        promised = promise(run, others)
-        if promised is None:
+        expected = expected_prefix(run, others)
+        if expected is None:
             return False
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
-        return promised.n >= n_now + MIN_SHARED or has_same_prompt(promised, run)
+        return expected.n >= n_now + MIN_SHARED or has_same_prompt(expected, run)
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
@@ -118,17 +118,17 @@ def min_reused(slot: Slot) -> int:
     return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
 
 
-def has_same_prompt(promised: Promise, run: SlotTask) -> bool:
+def has_same_prompt(expected: ExpectedPrefix, run: SlotTask) -> bool:
     """Return whether another task has the same prompt, so that its logits serve both."""
-    other = promised.slot.active
+    other = expected.slot.active
     is_new = not (run.is_resumed or other.is_resumed)
-    return is_new and promised.n == len(run.reading) == len(other.reading)
+    return is_new and expected.n == len(run.reading) == len(other.reading)
 
 
-def promise(run: SlotTask, others: Sequence[Slot]) -> Promise | None:
+def expected_prefix(run: SlotTask, others: Sequence[Slot]) -> ExpectedPrefix | None:
     """Find the older task that is still reading the longest common prefix with a prompt."""
     sources = [
-        Promise(one, common_prefix(one.run.reading, run.reading))
+        ExpectedPrefix(one, common_prefix(one.run.reading, run.reading))
         for one in others
         if one.run is not None
         and one.state is SlotState.PREFILL

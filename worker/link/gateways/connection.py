@@ -19,7 +19,7 @@ from protocol.wire.codec import FrameRefusal
 from protocol.wire.field_readers import ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey, Terminal
 from worker.engine.task import failed
-from worker.link.gateways.dialling import CurveFiles, dialling
+from worker.link.gateways.dialer import CurveFiles, open_dialer
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class GatewayConnection:
         self.endpoint = endpoint
         self._name = name
         self.number = number
-        self._dialling = dialling(endpoint, keys)
+        self._dialer = open_dialer(endpoint, keys)
         self._n_opened = 0
         self._n_sent = 0
         self._n_received = 0
@@ -74,7 +74,7 @@ class GatewayConnection:
         self.dealer.setsockopt(zmq.LINGER, 0)
         self.dealer.setsockopt(zmq.SNDHWM, 0)
         self.dealer.setsockopt(zmq.RCVHWM, 0)
-        self._dialling.prepare(self.dealer)
+        self._dialer.prepare(self.dealer)
         self.dealer.setsockopt(zmq.MAXMSGSIZE, codec.MAX_FRAME_BYTES)
         self._monitor = self.dealer.get_monitor_socket(_LOSSES)
         self.monitor_fd = int(self._monitor.getsockopt(zmq.FD))
@@ -86,9 +86,9 @@ class GatewayConnection:
 
     def beside(self, number: int) -> "GatewayConnection":
         """Return another connection to the same endpoint."""
-        keys = self._dialling.files
+        keys = self._dialer.files
         other = GatewayConnection(self._context, self.endpoint, self._name, number, keys)
-        other._dialling = replace(self._dialling)
+        other._dialer = replace(self._dialer)
         return other
 
     @property
@@ -182,11 +182,11 @@ class GatewayConnection:
     def lost(self) -> float:
         """Close after a loss; return the seconds to wait before `open` is called again."""
         self.close()
-        return self._dialling.failed()
+        return self._dialer.failed()
 
     def welcomed(self) -> None:
         """Note that the gateway has taken this worker in."""
-        self._dialling.welcomed()
+        self._dialer.welcomed()
         self._refused_at = -math.inf
 
     def _warn(self, event: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import TokenProb
 from protocol.wire.sampling import UNSET_SEED, SamplingParams
-from worker.engine.backend import DeadEnd, Sampled
+from worker.engine.backend import NoTokenAllowed, Sampled
 from worker.grammar.gbnf.matcher import Matcher
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.llama.sampling.chain import (
@@ -271,7 +271,7 @@ class LlamaSampler:
         self._hidden.refused()
         candidates.fill(np.where(self._grammar.mask(), logits, _NEVER))
         if not candidates.any_possible():
-            raise DeadEnd
+            raise NoTokenAllowed
         token = self._apply_parts()
         self._require_allowed(token)  # biases may have left nothing that the grammar allows
         return token
@@ -282,12 +282,12 @@ class LlamaSampler:
             part.apply(raw)
         token = self._scratch.candidates.selected()
         if token < 0:
-            raise DeadEnd
+            raise NoTokenAllowed
         return token
 
     def _require_allowed(self, token: int) -> None:
         if self._grammar is not None and not self._grammar.is_allowed(token):
-            raise DeadEnd
+            raise NoTokenAllowed
 
 
 def open_sampler(

@@ -13,7 +13,7 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from protocol.wire.sampling import SamplingParams
-from worker.llama.sampling.draws import Draws, Weights
+from worker.llama.sampling.discrete_distribution import DiscreteDistribution, Weights
 from worker.llama.sampling.stages import Dummy, Stage, view
 
 _WINDOW = 100
@@ -41,11 +41,11 @@ class Mirostat(Stage):
         self._n_vocab = n_vocab
         self._tau, self._eta = single(p.mirostat_tau), single(p.mirostat_eta)
         self._mu = single(2 * self._tau)
-        self._draws = Draws(p.seed)
+        self._draws = DiscreteDistribution(p.seed)
 
     @property
     def state(self) -> tuple[float, float, float]:
-        """Draws so far, and mu."""
+        """DiscreteDistribution so far, and mu."""
         return float(self._draws.n), self._mu, 0.0
 
     def restore(self, n_draws: int, mu: float, _unused: float) -> None:
@@ -77,7 +77,7 @@ class AdaptiveP(Stage):
         self._target, self._decay = single(p.adaptive_target), single(p.adaptive_decay)
         rest = single(1 - self._decay)
         self._sum, self._weight = single(self._target / rest), single(1 / rest)
-        self._draws = Draws(p.seed)
+        self._draws = DiscreteDistribution(p.seed)
         self._chosen = -1
         self._p = 0.0
         """Probability of the chosen token before the transformation."""
@@ -86,7 +86,7 @@ class AdaptiveP(Stage):
 
     @property
     def state(self) -> tuple[float, float, float]:
-        """Draws so far, and the two sums of the mean."""
+        """DiscreteDistribution so far, and the two sums of the mean."""
         return float(self._draws.n), self._sum, self._weight
 
     def restore(self, n_draws: int, total: float, weight: float) -> None:
@@ -134,7 +134,7 @@ class Xtc(Stage):
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.n = 0
-        """Draws so far."""
+        """DiscreteDistribution so far."""
 
     def skip(self, n: int) -> None:
         """Draw `n` numbers and drop them."""

@@ -4,13 +4,13 @@ import logging
 
 from worker.supervisor.children.exit_reasons import last_words
 from worker.supervisor.children.managed_child import ManagedChild
-from worker.supervisor.children.restart_policy import Verdict
+from worker.supervisor.children.restart_policy import RestartDecision
 from worker.supervisor.children.watch import ChildWatch
 
 logger = logging.getLogger("supervisor")
 
 
-def log_death(watch: ChildWatch, verdict: Verdict) -> None:
+def log_death(watch: ChildWatch, verdict: RestartDecision) -> None:
     """Log why a child has died, and when it starts again."""
     child = watch.child.launch.name
     cause = "stuck: no progress" if watch.is_killed else watch.cause()

@@ -40,7 +40,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RestartDecision:
     """Decision after a death; the process is given up if `delay_s` is None."""
 
     history: History
@@ -50,25 +50,25 @@ class Verdict:
 
 def judge(
     history: History, *, now: float, ready_s: float, exit_code: int, policy: Policy
-) -> Verdict:
+) -> RestartDecision:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
     deaths = tuple(at for at in history.deaths if now - at < WINDOW_S)
     is_healthy = ready_s >= _HEALTHY_AFTER_S
     n_quarantines = 0 if ready_s >= WINDOW_S else history.n_quarantines
     if exit_code == EXIT_OK and ready_s:
         delay = policy.first_delay_s
-        return Verdict(History(deaths, history.delay_s, n_quarantines), delay)
+        return RestartDecision(History(deaths, history.delay_s, n_quarantines), delay)
     deaths = (*deaths, now)
     # After being ready, this code means that a woken worker lacked memory, so a retry may help.
     is_hopeless = exit_code == EXIT_CONFIG and not ready_s
     if is_hopeless:
-        return Verdict(History(deaths, history.delay_s, n_quarantines), None)
+        return RestartDecision(History(deaths, history.delay_s, n_quarantines), None)
     if len(deaths) >= policy.max_deaths:
         if policy.quarantine_s is None:
-            return Verdict(History(deaths, history.delay_s, n_quarantines), None)
+            return RestartDecision(History(deaths, history.delay_s, n_quarantines), None)
         delay = min(policy.quarantine_s * 2**n_quarantines, _MAX_QUARANTINE_S)
-        return Verdict(History((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
+        return RestartDecision(History((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
     delay = policy.first_delay_s
     if history.delay_s > 0 and not is_healthy:
         delay = min(history.delay_s * 2, MAX_DELAY_S)
-    return Verdict(History(deaths, delay, n_quarantines), delay)
+    return RestartDecision(History(deaths, delay, n_quarantines), delay)

@@ -17,7 +17,7 @@ from protocol.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ConfigSource:
     """Where a configuration comes from: a file, and options that take precedence over it."""
 
     path: Path | None = None
@@ -34,7 +34,7 @@ class ReadPool:
     """Each worker as in its table, before it got its share of the machine."""
 
 
-Reader = Callable[[Wanted], ReadPool]
+Reader = Callable[[ConfigSource], ReadPool]
 """Raises `ConfigError`."""
 
 

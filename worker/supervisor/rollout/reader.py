@@ -11,7 +11,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read, refuse_unknown
 from worker.host.placement import Host
 from worker.settings import resolve
-from worker.supervisor.rollout.planner import ReadPool, Wanted
+from worker.supervisor.rollout.planner import ConfigSource, ReadPool
 
 _SECTIONS = ("worker", "sampling")
 _FIXED = ("worker.name", "worker.connect", "worker.backend")
@@ -27,7 +27,7 @@ class ConfigReader:
         self._runtime_dir = runtime_dir
         self._host = host
 
-    def __call__(self, wanted: Wanted) -> ReadPool:
+    def __call__(self, wanted: ConfigSource) -> ReadPool:
         """Read, resolve and check everything; raises `ConfigError`. Files may be fetched."""
         config = self._apply(wanted)
         pool = resolve.resolve(config, runtime_dir=self._runtime_dir, host=self._host)
@@ -35,11 +35,11 @@ class ConfigReader:
             raise ConfigError("models_dir, models_preset: restart the server to load on demand")
         return ReadPool(pool=pool, tables=self._tables(config))
 
-    def tables(self, wanted: Wanted) -> tuple[WorkerConfig, ...]:
+    def tables(self, wanted: ConfigSource) -> tuple[WorkerConfig, ...]:
         """Return the workers of a resolved configuration with the values of their tables alone."""
         return self._tables(self._apply(wanted))
 
-    def _apply(self, wanted: Wanted) -> PoolConfig:
+    def _apply(self, wanted: ConfigSource) -> PoolConfig:
         config = self._read_file(wanted.path)
         return options.apply(config, typed(wanted.options)) if wanted.options else config
 

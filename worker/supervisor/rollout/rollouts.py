@@ -26,7 +26,7 @@ from worker.supervisor.rollout.change import Change, RolloutLimits
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.machine import Rollout
 from worker.supervisor.rollout.plan import changes
-from worker.supervisor.rollout.planner import Planner, Reader, ReadPool, Wanted
+from worker.supervisor.rollout.planner import ConfigSource, Planner, Reader, ReadPool
 
 logger = logging.getLogger("supervisor")
 
@@ -42,7 +42,7 @@ class Rollouts:
     models = None
     """No models are loaded on demand."""
 
-    def __init__(self, fleet: Fleet, read: Reader, first: Wanted, pool: PoolConfig) -> None:
+    def __init__(self, fleet: Fleet, read: Reader, first: ConfigSource, pool: PoolConfig) -> None:
         self._fleet = fleet
         self._read = read
         self._in_force = first
@@ -121,7 +121,7 @@ class Rollouts:
         if self.is_busy:
             answer(_BUSY)
             return
-        wanted = Wanted(
+        wanted = ConfigSource(
             path=Path(order.config) if order.config else self._in_force.path,
             options={**self._in_force.options, **order.options},
         )
@@ -170,14 +170,14 @@ class Rollouts:
 
     # ---- a rolling change ---------------------------------------------------------------------
 
-    def _plan(self, wanted: Wanted) -> tuple[Wanted, ReadPool]:
+    def _plan(self, wanted: ConfigSource) -> tuple[ConfigSource, ReadPool]:
         return wanted, self._read(wanted)
 
     def _planned(
         self,
         order: RolloutOrder,
         answer: Answer,
-        result: "tuple[Wanted, ReadPool] | ConfigError",
+        result: "tuple[ConfigSource, ReadPool] | ConfigError",
     ) -> None:
         if isinstance(result, ConfigError):
             answer(str(result))
@@ -200,7 +200,7 @@ class Rollouts:
         self._start(read.pool.rollout, order, found)
         answer("")
 
-    def _keep(self, wanted: Wanted, pool: PoolConfig) -> None:
+    def _keep(self, wanted: ConfigSource, pool: PoolConfig) -> None:
         """Take over a configuration that changes no worker; what happened last stays reported."""
         self._in_force = self._wanted = wanted
         self._pool = pool

@@ -13,7 +13,7 @@ from starlette.types import Message
 
 from gateway.http.bodies import body as bodies
 from gateway.http.bodies import parsing
-from gateway.http.bodies.body import HELD, BodyLimits, ClientGone, HeldBody, read_json
+from gateway.http.bodies.body import HELD, BodyLimits, BodyReservation, ClientGone, read_json
 from gateway.http.bodies.byte_budget import ByteBudget
 from gateway.http.bodies.parsing import parse_object
 from gateway.http.errors import RequestRefused
@@ -181,7 +181,7 @@ def test_what_stands_in_strings_does_not_count(texts: list[str], size: int) -> N
 
 async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() -> None:
     budget, limits = ByteBudget(10), BodyLimits(max_bytes=100)
-    held = [HeldBody(budget) for _ in range(3)]
+    held = [BodyReservation(budget) for _ in range(3)]
 
     async def read(one: int, size: int) -> Any:
         body = b'{"a":"' + b"x" * size + b'"}'
@@ -203,8 +203,8 @@ async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
     budget, limits = ByteBudget(100), BodyLimits(max_bytes=100)
     body = b'{"a":"' + b"x" * 12 + b'"}'
 
-    async def read(tenant: str) -> HeldBody:
-        held = HeldBody(budget)
+    async def read(tenant: str) -> BodyReservation:
+        held = BodyReservation(budget)
         await read_json(_scope() | {HELD: held, "tenant": tenant}, Parts(body, b""), limits)
         return held
 

@@ -35,7 +35,7 @@ class CurveFiles:
 
 
 @dataclass(slots=True)
-class Dialling:
+class GatewayDialer:
     """Attempts to reach one gateway. Keys are read at each of them, so they may be replaced."""
 
     endpoint: Endpoint
@@ -97,7 +97,7 @@ class Dialling:
 
     def _read_keys(self) -> None:
         """Read the key files; if one is unreadable, keep all keys that were read before, if any."""
-        assert self.files is not None  # `dialling` has checked it
+        assert self.files is not None  # `open_dialer` has checked it
         file = self.files.secret
         try:
             secret = read_secret(file)
@@ -129,7 +129,7 @@ class Dialling:
             self._server = self._servers[0]
 
 
-def dialling(endpoint: str, files: CurveFiles | None) -> Dialling:
-    """Make the dialling of an endpoint; raises `ConfigError` for tcp without keys."""
+def open_dialer(endpoint: str, files: CurveFiles | None) -> GatewayDialer:
+    """Make the dialer of an endpoint; raises `ConfigError` for tcp without keys."""
     (parsed,) = dialled([endpoint], has_keys=files is not None)
-    return Dialling(parsed, files)
+    return GatewayDialer(parsed, files)

@@ -24,7 +24,7 @@ _OTHER_MECHANISM = zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
 
 
 @dataclass(slots=True)
-class Newcomer:
+class PendingConnection:
     """A connection until its first frame, or until its end."""
 
     fd: int
@@ -32,25 +32,25 @@ class Newcomer:
     has_spoken: bool = False
 
 
-class Newcomers:
+class PendingConnections:
     """All connections that have not delivered a frame."""
 
     def __init__(self, handshakes: FailedHandshakes) -> None:
         self._handshakes = handshakes
-        self._open: dict[int, Newcomer] = {}
-        self._ended: list[tuple[Newcomer, str, str]] = []
+        self._open: dict[int, PendingConnection] = {}
+        self._ended: list[tuple[PendingConnection, str, str]] = []
         """Those that ended without a frame so far, with kind and cause."""
         self._kind, self._cause = "", ""
 
     def __repr__(self) -> str:
-        return f"<Newcomers {len(self._open)}>"
+        return f"<PendingConnections {len(self._open)}>"
 
     def event(self, head: bytes, endpoint: bytes) -> int:
         """Take an event of the monitor; return the descriptor of a connection that ended, or -1."""
         kind, value = struct.unpack("=Hi", head)
         if kind == zmq.EVENT_ACCEPTED:
             if endpoint.startswith(b"tcp:"):
-                self._open[value] = Newcomer(value, peer_address(value))
+                self._open[value] = PendingConnection(value, peer_address(value))
         elif kind == zmq.EVENT_DISCONNECTED:
             self._end(value)
             return int(value)

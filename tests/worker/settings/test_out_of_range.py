@@ -6,7 +6,7 @@ from typing import Any
 import click
 import pytest
 
-from protocol.config.options.beyond import BEYOND
+from protocol.config.options.out_of_range import OUT_OF_RANGE
 from protocol.config.options.table import OPTIONS
 from protocol.errors import ConfigError
 from protocol.wire.sampling import INT32_MAX
@@ -163,4 +163,4 @@ def test_a_model_takes_precedence_over_models_on_demand(
 
 
 def test_every_field_of_the_table_is_an_options() -> None:
-    assert {option.field for option in OPTIONS} >= set(BEYOND)
+    assert {option.field for option in OPTIONS} >= set(OUT_OF_RANGE)

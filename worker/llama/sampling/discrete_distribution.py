@@ -13,7 +13,7 @@ _BYTES = 8
 """A draw of a double takes two numbers of 32 bits."""
 
 
-class Draws:
+class DiscreteDistribution:
     """`std::discrete_distribution` over `std::mt19937`, as libstdc++ has them, bit for bit."""
 
     def __init__(self, seed: int) -> None:

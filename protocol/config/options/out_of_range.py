@@ -14,7 +14,7 @@ from protocol.wire.values import take_samplers, unknown_samplers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
+class OutOfRange:
     """What stands for a number below `low` or above `high`."""
 
     low: float = -math.inf
@@ -69,20 +69,20 @@ class KnownSamplers:
         return [("unknown names", "the others", "yes")]
 
 
-_SHARE = Beyond(low=0, high=1)
-_ANY_LAYERS = Beyond(high=10000)
-_AUTOMATIC = Beyond(low=-1)
-_POLL = Beyond(
+_SHARE = OutOfRange(low=0, high=1)
+_ANY_LAYERS = OutOfRange(high=10000)
+_AUTOMATIC = OutOfRange(low=-1)
+_POLL = OutOfRange(
     low=-1, below=100, high=100, why="would keep the CPU busy for ever: 100, the longest, is used"
 )
 
-BEYOND: Mapping[str, Beyond | KnownSamplers] = {
+OUT_OF_RANGE: Mapping[str, OutOfRange | KnownSamplers] = {
     "gateway.n_threads": _AUTOMATIC,
-    "gateway.models_max": Beyond(low=0),
-    "gateway.timeout_s": Beyond(
+    "gateway.models_max": OutOfRange(low=0),
+    "gateway.timeout_s": OutOfRange(
         low=1, below=600.0, why="would refuse every request with a body: 600 seconds are used"
     ),
-    "log.verbosity": Beyond(low=0, below=1),
+    "log.verbosity": OutOfRange(low=0, below=1),
     "worker.n_slots": _AUTOMATIC,
     "worker.n_threads": _AUTOMATIC,
     "worker.n_threads_batch": _AUTOMATIC,
@@ -92,40 +92,40 @@ BEYOND: Mapping[str, Beyond | KnownSamplers] = {
     "worker.poll_batch": _POLL,
     "worker.poll_draft": _POLL,
     "worker.poll_batch_draft": _POLL,
-    "worker.n_batch": Beyond(low=0, below=INT32_MAX),
-    "worker.n_ubatch": Beyond(low=0),
+    "worker.n_batch": OutOfRange(low=0, below=INT32_MAX),
+    "worker.n_ubatch": OutOfRange(low=0),
     "worker.n_gpu_layers": _ANY_LAYERS,
     "worker.n_gpu_layers_draft": _ANY_LAYERS,
-    "worker.fit_ctx": Beyond(low=0, below=INT32_MAX),
-    "worker.n_ctx_per_slot": Beyond(low=0),
+    "worker.fit_ctx": OutOfRange(low=0, below=INT32_MAX),
+    "worker.n_ctx_per_slot": OutOfRange(low=0),
     "worker.cache_ram": _AUTOMATIC,
     "worker.image_min_tokens": _AUTOMATIC,
     "worker.image_max_tokens": _AUTOMATIC,
-    "worker.mtmd_batch_max_tokens": Beyond(low=1),
-    "worker.slot_similarity": Beyond(low=0, below=1e-9, high=1),
-    "worker.rope_freq_base": Beyond(
+    "worker.mtmd_batch_max_tokens": OutOfRange(low=1),
+    "worker.slot_similarity": OutOfRange(low=0, below=1e-9, high=1),
+    "worker.rope_freq_base": OutOfRange(
         low=0, why="would make every logit not a number: the model's own base is used"
     ),
-    "worker.rope_freq_scale": Beyond(
+    "worker.rope_freq_scale": OutOfRange(
         high=FLOAT32_MAX,
         above=0.0,
         why="would make every logit not a number: the model's own scale is used",
     ),
-    "worker.yarn_orig_ctx": Beyond(
+    "worker.yarn_orig_ctx": OutOfRange(
         low=0, why="would leave no context with YaRN: what the model was trained on is used"
     ),
-    "worker.n_draft": Beyond(high=64, why="is more than is ever drafted: 64 is used"),
-    "worker.n_draft_min": Beyond(low=0, high=64),
+    "worker.n_draft": OutOfRange(high=64, why="is more than is ever drafted: 64 is used"),
+    "worker.n_draft_min": OutOfRange(low=0, high=64),
     "worker.draft_p_min": _SHARE,
-    "worker.embd_normalize": Beyond(
+    "worker.embd_normalize": OutOfRange(
         low=-1, below=2, why="is no norm: 2, the Euclidean one, is used"
     ),
-    "sampling.temperature": Beyond(low=0),
-    "sampling.dry_base": Beyond(low=1, below=1.75),
-    "sampling.dry_allowed_length": Beyond(low=0, why="is no length: 0 is used"),
+    "sampling.temperature": OutOfRange(low=0),
+    "sampling.dry_base": OutOfRange(low=1, below=1.75),
+    "sampling.dry_allowed_length": OutOfRange(low=0, why="is no length: 0 is used"),
     "sampling.n_keep": _AUTOMATIC,
-    "sampling.repeat_penalty": Beyond(high=1e6),
-    "sampling.adaptive_decay": Beyond(low=0, high=0.99),
+    "sampling.repeat_penalty": OutOfRange(high=1e6),
+    "sampling.adaptive_decay": OutOfRange(low=0, high=0.99),
     "sampling.samplers": KnownSamplers(),
 }
 """By field. What is not here and outside the field's limits is refused."""

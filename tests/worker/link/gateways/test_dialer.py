@@ -7,7 +7,7 @@ import zmq
 
 from protocol.curve import public_text, secret_text
 from protocol.errors import ConfigError
-from worker.link.gateways.dialling import CurveFiles, Dialling, dialling
+from worker.link.gateways.dialer import CurveFiles, GatewayDialer, open_dialer
 
 
 def files(folder: Path, *gateways: str) -> CurveFiles:
@@ -19,7 +19,7 @@ def files(folder: Path, *gateways: str) -> CurveFiles:
     return CurveFiles(folder / "w.key", (keys,))
 
 
-def prepared(dial: Dialling) -> str:
+def prepared(dial: GatewayDialer) -> str:
     """Set a socket's options; return the gateway key that it got."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         dial.prepare(socket)
@@ -27,7 +27,7 @@ def prepared(dial: Dialling) -> str:
 
 
 def test_waits_double_up_to_eight_seconds_and_begin_anew_after_a_welcome(tmp_path: Path) -> None:
-    dial = dialling("tcp://h:1", files(tmp_path, "g"))
+    dial = open_dialer("tcp://h:1", files(tmp_path, "g"))
     dial.chance = lambda: 0.5
     prepared(dial)
     assert [dial.failed() for _ in range(7)] == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0]
@@ -36,7 +36,7 @@ def test_waits_double_up_to_eight_seconds_and_begin_anew_after_a_welcome(tmp_pat
 
 
 def test_waits_differ_by_chance(tmp_path: Path) -> None:
-    dial = dialling("tcp://h:1", files(tmp_path, "g"))
+    dial = open_dialer("tcp://h:1", files(tmp_path, "g"))
     prepared(dial)
     dial.chance = iter([0.0, 1.0]).__next__
     assert dial.failed() == 0.1875
@@ -45,13 +45,13 @@ def test_waits_differ_by_chance(tmp_path: Path) -> None:
 
 
 def test_a_gateway_of_this_host_is_dialled_at_once() -> None:
-    dial = dialling("ipc://x", None)
+    dial = open_dialer("ipc://x", None)
     assert dial.failed() == 0.0
     assert max(dial.failed() for _ in range(20)) == 1.0
 
 
 def test_each_key_of_the_gateways_has_its_turn_before_the_waits_grow(tmp_path: Path) -> None:
-    dial = dialling("tcp://h:1", files(tmp_path, "a", "b", "h"))
+    dial = open_dialer("tcp://h:1", files(tmp_path, "a", "b", "h"))
     dial.chance = lambda: 0.5
     tried, waits = [], []
     for _ in range(4):
@@ -66,7 +66,7 @@ def test_each_key_of_the_gateways_has_its_turn_before_the_waits_grow(tmp_path: P
 def test_keys_are_read_at_each_attempt_and_stay_when_they_break(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    dial = dialling("tcp://h:1", files(tmp_path, "g"))
+    dial = open_dialer("tcp://h:1", files(tmp_path, "g"))
     old = prepared(dial)
     path = tmp_path / "gateways" / "g.pub"
     path.write_text("half")
@@ -80,6 +80,6 @@ def test_keys_are_read_at_each_attempt_and_stay_when_they_break(
 
 def test_a_first_attempt_without_keys_ends_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="tcp needs keys"):
-        dialling("tcp://h:1", None)
+        open_dialer("tcp://h:1", None)
     with pytest.raises(ConfigError, match=r"holds no \.pub file"):
-        prepared(dialling("tcp://h:1", files(tmp_path)))
+        prepared(open_dialer("tcp://h:1", files(tmp_path)))
