@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from benchmarks.admin_socket import ask_admin
 from gateway.bench.client.connection import Client, RequestFailed
 from gateway.soak.pool import eventually
 from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
@@ -118,7 +119,7 @@ async def _killing(scene: Scene, clients: Clients, n_kills: int, n: int) -> list
 
 async def _settled(scene: Scene) -> None:
     async def is_settled() -> bool:
-        return not (await scene.pool.ask_admin("/admin/requests"))["requests"]
+        return not (await ask_admin(scene.pool, "/admin/requests"))["requests"]
 
     if not await eventually(is_settled, 30):
         raise SystemExit("requests did not settle")
@@ -151,7 +152,7 @@ async def measure(n_requests: int, n_kills: int, seed: int) -> int:
         await asyncio.gather(*(clients.run() for _ in range(_CLIENTS)))
         killed = await killing
         await _settled(scene)
-        asked = (await scene.pool.ask_admin("/admin/usage?by=model"))["total"]
+        asked = (await ask_admin(scene.pool, "/admin/usage?by=model"))["total"]
         counters = [
             int(await scene.pool.metric(f"llamapool_{name}_tokens_total"))
             for name in ("prompt", "cached", "predicted")

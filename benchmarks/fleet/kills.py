@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.admin_socket import ask_admin
 from benchmarks.fleet.partings import Parting, PartingJudge
 from benchmarks.fleet.tally import Tally, latencies
 from gateway.soak.asking import Ending, RequestOutcome
 from gateway.soak.load import reference_answers
 from gateway.soak.requests import KINDS
 from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
+from tests.faults.case import at_a_random_token
 
 _KILLS_A_POOL = 6
 """Two workers may die so often together before the supervisor would set one aside."""
@@ -77,7 +79,7 @@ async def _kill(scene: Scene, n: int, seed: int, gaps: Gaps) -> None:
     load.requests = [one for one in load.requests if one.kind in _STREAMS]
     load.start(seed)
     for number in range(n):
-        await scene.at_a_random_token()
+        await at_a_random_token(scene)
         name, since = sorted(scene.pool.workers)[number % 2], len(scene.pool.lines)
         struck.append((time.perf_counter(), name))
         scene.signal(name)
@@ -105,7 +107,7 @@ async def _attempts(scene: Scene, gaps: Gaps) -> None:
     """Look at what the gateway remembers of the requests that had more than one attempt."""
     for outcome in scene.load.outcomes:
         identity = outcome.headers.get("x-request-id", "")
-        answer = await scene.pool.ask_admin(f"/admin/requests/{identity}")
+        answer = await ask_admin(scene.pool, f"/admin/requests/{identity}")
         rows = answer.get("requests", ())
         tasks = [task for row in rows for task in row.get("tasks", ())]
         for attempts in (task["attempts"] for task in tasks):
@@ -120,7 +122,7 @@ async def _judge(scene: Scene) -> list[Parting | None]:
     wrong = [one for one in scene.load.outcomes if one.ending is Ending.WRONG]
     judge, found = PartingJudge(scene.pool.url), list[Parting | None]()
     for one in wrong:
-        right = scene.load.right_answer(one.request)
+        right = scene.load.expected[one.request.name]
         parting = await judge.judge(one, right)
         if parting is not None and not parting.is_near:
             # The unbroken run had company too: alone the model may say what came now.

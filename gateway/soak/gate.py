@@ -1,13 +1,13 @@
-"""A relay between two sockets that does to connections what networks do: cut, stall, delay, flip.
+"""A relay between two sockets that does to connections what networks do: cut, stall, delay.
 
 It belongs to one event loop. Both sides may be TCP or Unix sockets.
 """
 
 import asyncio
 import contextlib
-import random
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _CHUNK = 1 << 16
@@ -46,8 +46,8 @@ class TcpGate:
         self.conditions = LinkConditions()
         self.n_connections = 0
         """Connections accepted so far."""
-        self.n_flipped = 0
-        """Bits flipped so far."""
+        self.transform: Callable[[bytes], bytes] = bytes
+        """Changes each chunk that passes, in either direction."""
         self._target = target
         self._address = listen or GateAddress()
         self._server: asyncio.Server | None = None
@@ -56,8 +56,6 @@ class TcpGate:
         self._goes = asyncio.Event()
         self._goes.set()
         self._is_refusing = False
-        self._n_to_flip = 0
-        self._rng = random.Random(0)  # noqa: S311  which bit is flipped is no secret
 
     def __repr__(self) -> str:
         state = "refuses" if self._is_refusing else "open" if self._goes.is_set() else "stalled"
@@ -108,23 +106,9 @@ class TcpGate:
         self.conditions = LinkConditions()
         self.resume()
 
-    def flip(self) -> None:
-        """Flip one bit of the next chunk that passes, in either direction."""
-        self._n_to_flip += 1
-
     async def opened(self) -> None:
         """Wait while the gate is stalled."""
         await self._goes.wait()
-
-    def passed(self, data: bytes) -> bytes:
-        """Return a chunk as it comes out."""
-        if not self._n_to_flip:
-            return data
-        self._n_to_flip -= 1
-        self.n_flipped += 1
-        broken = bytearray(data)
-        broken[self._rng.randrange(len(broken))] ^= 1 << self._rng.randrange(8)
-        return bytes(broken)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -213,7 +197,7 @@ class _GatedConnection:
         with contextlib.suppress(OSError):
             while data := await source.reader.read(_CHUNK):
                 await self._gate.opened()
-                passed = self._gate.passed(data)
+                passed = self._gate.transform(data)
                 await queue.put((loop.time() + self._gate.conditions.latency_s, passed))
         await queue.put((loop.time() + self._gate.conditions.latency_s, b""))
         await self._over.wait()

@@ -46,17 +46,13 @@ class SoakLoad:
         """Whether texts must be those of the unbroken run."""
         self._url = url
         self.requests = requests
-        self._answers = answers
+        self.expected = answers
         self._is_over = False
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def __repr__(self) -> str:
         return f"<SoakLoad {len(self.outcomes)} ended, {self.n_pieces} pieces>"
-
-    def right_answer(self, request: SoakRequest) -> Mapping[str, str]:
-        """Return what the unbroken run has answered."""
-        return self._answers[request.name]
 
     def start(self, seed: int) -> None:
         """Begin; each client asks the requests in an order of its own."""
@@ -101,7 +97,7 @@ class SoakLoad:
             self.n_started += 1
             outcome = await self._ask_until_answered(client, request)
             if self.compares:
-                outcome.compare(self._answers[request.name])
+                outcome.compare(self.expected[request.name])
             self.outcomes.append(outcome)
             self._changed.set()
             if outcome.ending is not Ending.ANSWERED:

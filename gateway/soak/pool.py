@@ -207,18 +207,6 @@ class SoakPool:
         """Return the JSON of a page; raises `RequestFailed`."""
         return orjson.loads(await self._fetch(path))
 
-    async def ask_admin(self, path: str) -> dict[str, Any]:
-        """Return the JSON object of an admin endpoint, asked over the admin socket."""
-        socket = self.folder / "run" / "admin.sock"
-        reader, writer = await asyncio.open_unix_connection(socket)
-        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode())
-        try:
-            answer = await reader.read()
-        finally:
-            writer.close()
-        return dict(orjson.loads(answer.partition(b"\r\n\r\n")[2]))
-
     async def metric(self, name: str) -> float:
         """Return the sum of a metric over its labels."""
         text = (await self._fetch("/metrics")).decode()

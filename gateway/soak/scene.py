@@ -109,13 +109,6 @@ class Scene:
     violations: list[str] = field(default_factory=list)
     """Expectations of the fault that were not met, in words."""
 
-    async def at_a_random_token(self) -> None:
-        """Wait for a random number of tokens."""
-        if any(request.streams for request in self.load.requests):
-            await self.load.pieces(self.rng.randint(40, 240))
-        else:  # tokens of whole answers are not seen
-            await asyncio.sleep(self.rng.uniform(0.3, 1.5))
-
     def victim(self) -> str:
         """Return a random worker."""
         return self.rng.choice(self.pool.workers)

@@ -1,5 +1,6 @@
 """One fault: what is done to a pool under load, and what must be true of it."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -53,6 +54,14 @@ class FaultCase:
         return row.is_well(may_refuse=self.may_refuse)
 
 
+async def at_a_random_token(scene: Scene) -> None:
+    """Wait for a random number of tokens."""
+    if any(request.streams for request in scene.load.requests):
+        await scene.load.pieces(scene.rng.randint(40, 240))
+    else:  # tokens of whole answers are not seen
+        await asyncio.sleep(scene.rng.uniform(0.3, 1.5))
+
+
 async def run_case(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
     """Start a pool and its load, inject the fault at a random token, and count."""
     seed = expected.seed
@@ -62,7 +71,7 @@ async def run_case(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
         load.compares = case.compares
         before = scene.pool.descriptors()
         load.start(seed)
-        await scene.at_a_random_token()
+        await at_a_random_token(scene)
         await case.inject(scene)
         if not case.is_last:
             await load.answers(case.n_after)

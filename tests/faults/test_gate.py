@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.soak.gate import GateAddress, LinkConditions, TcpGate
+from tests.faults.bit_flips import BitFlips
 
 
 @asynccontextmanager
@@ -104,7 +105,7 @@ async def test_cut_ends_connections_and_refuses_until_healed(is_reset: bool) -> 
 
 async def test_flips_exactly_one_bit() -> None:
     async with echo() as (gate, address):
-        gate.flip()
+        BitFlips(gate).flip()
         got = await sent(address, bytes(1000))
         assert sum(byte.bit_count() for byte in got) == 1
         assert await sent(address, bytes(1000)) == bytes(1000)

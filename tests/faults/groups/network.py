@@ -17,6 +17,7 @@ from gateway.soak.network_faults import (
     rejoined,
 )
 from gateway.soak.scene import FAR, PoolShape, Scene
+from tests.faults.bit_flips import BitFlips
 from tests.faults.case import FaultCase, Inject
 from tests.hostile.wire_frames import attack_wire
 
@@ -64,11 +65,11 @@ def flips(n: int) -> Inject:
 
     async def inject(scene: Scene) -> None:
         gate = gate_of(scene)
-        n_before = gate.n_connections
+        flips, n_before = BitFlips(gate), gate.n_connections
         for _ in range(n):
-            gate.flip()
+            flips.flip()
             await scene.load.answers(4)
-        scene.expect(gate.n_flipped == n, f"{gate.n_flipped} bits were flipped")
+        scene.expect(flips.n_flipped == n, f"{flips.n_flipped} bits were flipped")
         scene.expect(gate.n_connections > n_before, "no flipped bit ended the connection")
 
     return inject
