@@ -235,7 +235,7 @@ def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> i
     orders = _orders(pool, overrides, start)
     pool = replace(pool, gateway=start.listeners.config)
     path.write_text(configs.dump(pool))
-    planned = replace(pool, worker=()) if orders.models is not None else pool
+    planned = replace(pool, worker=()) if orders.workers.models is not None else pool
     settings = Settings(
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,

@@ -88,7 +88,7 @@ class EngineThread:
         engine, backend = self.engine, self.backend
         assert self.has_ended and engine is not None and backend is not None
         self.engine = self.backend = None
-        return SleepState(backend.card, engine.scales, engine.counters)
+        return SleepState(backend.card, engine.tasks.scales, engine.counters)
 
     def _run(self) -> None:
         try:
@@ -119,7 +119,7 @@ def _restore(engine: Engine, card: ModelCard, kept: SleepState) -> None:
     """Restore kept state in a new engine; raises `ConfigError` if the model is another one."""
     if card != kept.card:
         raise ConfigError(f"{card.path} has changed while the worker slept")
-    engine.scales = kept.scales
+    engine.tasks.scales = kept.scales
     for one in fields(Counters):
         setattr(engine.counters, one.name, getattr(kept.counters, one.name))
     engine.counters.n_kv_used = engine.counters.n_kv_busy = 0

@@ -124,7 +124,7 @@ class EmbeddingBatcher:
         embedder, task = self._embedder, found.task
         carried = self._carried
         seq = 1 if carried is not None and carried.seq == 0 else 0
-        embedder.adapters.use(self._engine.scales)
+        embedder.adapters.use(self._engine.tasks.scales)
         start = time.perf_counter()
         try:
             vectors = embedder.embed_media(seq, found.tokens, found.media, task.normalize)
@@ -189,7 +189,7 @@ class EmbeddingBatcher:
     def _choose_adapters(self, pieces: Sequence[EmbeddingPiece]) -> None:
         """Apply the current adapter scales, unless a partly read input began with others."""
         if all(piece.pos == 0 for piece in pieces):
-            self._embedder.adapters.use(self._engine.scales)
+            self._embedder.adapters.use(self._engine.tasks.scales)
 
     def _read(self, job: EmbeddingJob, n: int) -> None:
         counters = self._engine.counters

@@ -19,8 +19,7 @@ from protocol.wire.messages import (
     Inspected,
     TaskKey,
 )
-from worker.engine.adapters import Scales
-from worker.engine.backend import Backend, Vocabulary
+from worker.engine.backend import Backend
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.engine_config import EngineConfig
 from worker.engine.engine_jobs import EngineJobs
@@ -93,7 +92,7 @@ class Engine:
         self.progress.min_stall_s = config.stall_s
         self._jobs = EngineJobs(self.counters, self.progress)
         admission = Admission(self.cache, config.n_ctx, config.similarity, cuts=not extends)
-        self._tasks = TaskLifecycle(backend, self.cache, admission, self._results, drafter)
+        self.tasks = TaskLifecycle(backend, self.cache, admission, self._results, drafter)
         self.failure: str | None = None
         """Why the loop ended by itself: the backend is broken and the process must end."""
 
@@ -104,24 +103,9 @@ class Engine:
         self._commands.put(command)
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        """Tables of tokens, which never change."""
-        return self._backend.vocabulary
-
-    @property
-    def scales(self) -> Scales:
-        """Scales of the adapters for tasks that ask for none."""
-        return self._tasks.scales
-
-    @scales.setter
-    def scales(self, scales: Scales) -> None:
-        """Set them; by the engine's thread only."""
-        self._tasks.scales = scales
-
-    @property
     def n_busy(self) -> int:
         """Slots that serve a task."""
-        return self._tasks.n_busy
+        return self.tasks.n_busy
 
     @property
     def n_running(self) -> int:
@@ -131,7 +115,7 @@ class Engine:
     @property
     def n_waiting(self) -> int:
         """Tasks that wait here for a slot."""
-        return self._tasks.n_waiting
+        return self.tasks.n_waiting
 
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
@@ -168,11 +152,11 @@ class Engine:
         if self._jobs:
             self._do_jobs()
         if self.n_waiting:
-            self._tasks.admit(self.progress)
+            self.tasks.admit(self.progress)
         if not self._stopping and self.n_running:
             self._step.run()
             for slot in self._results.finished:
-                self._tasks.release(slot)
+                self.tasks.release(slot)
             self._results.finished.clear()
             self.failure = self._step.failure
         if not self.n_running:
@@ -211,14 +195,14 @@ class Engine:
     def _apply(self, command: Command) -> None:
         match command:
             case Submit(task, more):
-                self._tasks.add(task, *more)
+                self.tasks.add(task, *more)
             case Abort(key):
                 self._abort(key)
             case Unpause(key):
                 self._step.unpause(key)
             case AbortAll(connection):
                 self._jobs.drop_of(connection)
-                self._tasks.abort_all(connection)
+                self.tasks.abort_all(connection)
             case Announce():
                 self._outbox.extend(self.cache.blocks.everything())
             case Report(key):
@@ -240,7 +224,7 @@ class Engine:
         """End an attempt in any state; one that has ended gets no second terminal message."""
         if (job := self._jobs.abort(key)) is not None:
             self._outbox.put(Envelope(key, Done(finish=Finish.CANCELLED, usage=job.usage())))
-        self._tasks.abort(key)
+        self.tasks.abort(key)
 
     def _end(self, reason: str) -> None:
         """Fail the remaining tasks.
@@ -249,13 +233,13 @@ class Engine:
         worker, it gives them to another one.
         """
         error = TaskError(ErrorCode.INTERNAL, f"the worker cannot go on: {reason}")
-        not_started = self._tasks.drop_waiting()
+        not_started = self.tasks.drop_waiting()
         not_started += [job.key for job in self._jobs.drop()]
         if self.failure is None:
             self._outbox.extend(failed(key, error) for key in not_started)
-        for slot in self._tasks.busy():
+        for slot in self.tasks.busy():
             self._outbox.put(failed(slot.active.task.key, error, slot.active.usage))
-            self._tasks.release(slot)
+            self.tasks.release(slot)
 
     def _inspected(self, connection: int) -> Inspected:
         """Describe each slot, for the gateway that asks over this connection."""

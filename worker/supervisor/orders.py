@@ -1,7 +1,7 @@
 """Orders of gateways and admins to the supervisor, and its reports to them."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -25,41 +25,23 @@ class Orders:
 
     def __init__(self, control: ControlServer, workers: Rollouts | OnDemand) -> None:
         self._control = control
-        self._workers = workers
+        self.workers = workers
         self._watches: Sequence[ChildWatch] = ()
         self._reported = FleetReport()
 
     def __repr__(self) -> str:
         return f"<Orders {self._control!r}>"
 
-    @property
-    def models(self) -> tuple[str, ...] | None:
-        """Names of the models that are loaded on demand; None if the workers are fixed."""
-        return self._workers.models
-
-    @property
-    def keeps_going(self) -> bool:
-        """Whether it is normal that no worker runs."""
-        return self._workers.keeps_going
-
     def open(self, children: Children, now: float) -> None:
         """Listen for orders, and take over the workers; raises `ConfigError`."""
         self._watches = children.watches
-        self._control.open(children.selector, self._workers.greeting)
-        self._workers.open(children, now)
+        self._control.open(children.selector, self.workers.greeting)
+        self.workers.open(children, now)
 
     def close(self) -> None:
         """Close the control channel, and end what is in progress."""
         self._control.close()
-        self._workers.close()
-
-    def deadlines(self) -> Iterator[float]:
-        """Yield the times at which `turn` must be called."""
-        return self._workers.deadlines()
-
-    def reread(self, now: float) -> None:
-        """Read the configuration again after SIGHUP, and replace what has changed."""
-        self._workers.reread(now)
+        self.workers.close()
 
     def turn(self, now: float) -> None:
         """Carry out new orders, and advance those in progress."""
@@ -67,12 +49,12 @@ class Orders:
             if isinstance(line, Subscribe):
                 self._control.answer(peer, self._report(now))
             else:
-                self._workers.carry_out(line, peer, partial(self._answer, peer), now)
-        self._workers.turn(now)
+                self.workers.carry_out(line, peer, partial(self._answer, peer), now)
+        self.workers.turn(now)
 
     def report_changes(self, now: float) -> None:
         """Report changed states to the gateways."""
-        self._workers.report_changes()
+        self.workers.report_changes()
         report = self._report(now)
         if _steady(report) != _steady(self._reported):
             self._reported = report
@@ -83,10 +65,10 @@ class Orders:
         self._control.answer(peer, reply)
 
     def _report(self, now: float) -> FleetReport:
-        drained = self._workers.drained
+        drained = self.workers.drained
         return FleetReport(
             processes=tuple(_process(one, drained, now) for one in self._watches),
-            rollout=self._workers.report(now),
+            rollout=self.workers.report(now),
         )
 
 

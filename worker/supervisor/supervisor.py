@@ -84,11 +84,11 @@ class Supervisor:
             self._children,
             notifier,
             settings.reread,
-            self._orders.reread,
+            self._orders.workers.reread,
             drain_timeout_s=settings.drain_timeout_s,
         )
         self._status = SupervisorStatus(
-            self._children, console, notifier, settings.notice, self._orders.models
+            self._children, console, notifier, settings.notice, self._orders.workers.models
         )
 
     def run(self) -> int:
@@ -158,7 +158,7 @@ class Supervisor:
         times = [self._phase_ends_at]
         if self._phase is SupervisorPhase.RUNNING:
             children, reload, orders = self._children, self._reload, self._orders
-            times = [*children.deadlines(), *reload.deadlines(), *orders.deadlines()]
+            times = [*children.deadlines(), *reload.deadlines(), *orders.workers.deadlines()]
         if (watchdog_at := self._status.next_watchdog_at) is not None:
             times.append(watchdog_at)
         return max(0.0, min(times) - now) if times else None
@@ -169,7 +169,7 @@ class Supervisor:
             # Without any gateway no request can be served; another supervisor may help.
             is_only = len(self._children.gateways) == 1
             return replace(policy, quarantine_s=None) if is_only else policy
-        if self._orders.models is not None:
+        if self._orders.workers.models is not None:
             # The client gets an error and may request the model again.
             policy = replace(policy, quarantine_s=None)
             return policy if watch.was_ready else replace(policy, max_deaths=1)
@@ -185,7 +185,7 @@ class Supervisor:
     def _give_up_without_workers(self, now: float) -> None:
         if self._phase is not SupervisorPhase.RUNNING:  # the gateways were given up in this turn
             return
-        if self._orders.keeps_going:  # it is normal to have no worker
+        if self._orders.workers.keeps_going:  # it is normal to have no worker
             return
         workers = self._children.workers
         if all(watch.child.state in _OUT for watch in workers):

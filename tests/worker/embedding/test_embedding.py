@@ -267,9 +267,9 @@ class NotedAdapters:
 def test_embeddings_are_made_with_the_standing_scales() -> None:
     rig = DeskRig()
     rig.embedder.adapters = noted = NotedAdapters(rig.embedder)
-    rig.engine.scales = (0.5,)
+    rig.engine.tasks.scales = (0.5,)
     rig.vectors(rig.embed("ab"))
-    rig.engine.scales = (0.0,)
+    rig.engine.tasks.scales = (0.0,)
     rig.vectors(rig.embed("ab"))
     assert noted.used == [(0, (0.5,)), (1, (0.0,))]
 
@@ -277,10 +277,10 @@ def test_embeddings_are_made_with_the_standing_scales() -> None:
 def test_an_input_is_read_to_its_end_with_the_scales_that_it_began_with() -> None:
     rig = DeskRig(pooling="last", n_batch=32)
     rig.embedder.adapters = noted = NotedAdapters(rig.embedder)
-    rig.engine.scales = (0.5,)
+    rig.engine.tasks.scales = (0.5,)
     task = rig.embed("x" * 90)
     rig.turn()
-    rig.engine.scales = (0.0,)
+    rig.engine.tasks.scales = (0.0,)
     rig.vectors(task)
     assert len(rig.embedder.batches) == 3
     assert noted.used == [(0, (0.5,))]

@@ -161,7 +161,7 @@ def test_self_extend_reads_on_where_positions_are_shared() -> None:
     with serving(1, model=model_path()) as extended:
         engine = extended.engine
         engine._step._room._extend = rules
-        engine.cache.is_on = engine._tasks._admission._cuts = False
+        engine.cache.is_on = engine.tasks._admission._cuts = False
         answers = [extended.ask(story, n_predict=24) for _ in range(2)]
         slot = engine.slots[0]
         assert slot.n_saved >= 48

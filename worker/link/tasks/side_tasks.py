@@ -143,8 +143,8 @@ class SideTasks:
         if message.scales is not None:
             named = dict(message.scales)
             n_loaded = len(self._backend.adapters.loaded)
-            self._engine.scales = tuple(named.get(number, 0.0) for number in range(n_loaded))
-        loaded = zip(self._backend.adapters.loaded, self._engine.scales, strict=True)
+            self._engine.tasks.scales = tuple(named.get(number, 0.0) for number in range(n_loaded))
+        loaded = zip(self._backend.adapters.loaded, self._engine.tasks.scales, strict=True)
         adapters = tuple(
             LoraAdapter(
                 id=number,
