@@ -20,6 +20,7 @@ from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
+from tests.worker.llama.media.test_unfolding import progressive_jpeg
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
@@ -202,6 +203,18 @@ def test_pictures_that_would_fill_the_memory_are_refused_before_any_is_decoded(
     monkeypatch.setattr(media_reader.MediaReader, "_load", None)
     with pytest.raises(InvalidRequest, match="the images have more than 100000000 pixels together"):
         seeing.read_media(f"{seeing.card.media_marker}" * n + " b", [bomb(side)] * n)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("n", [1, 4])
+def test_pictures_that_take_long_to_decode_are_refused_before_any_is_decoded(
+    seeing: LlamaBackend, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JPEG of a megabyte occupied a thread for four minutes, until the worker ended itself."""
+    monkeypatch.setattr(media_reader.MediaReader, "_load", None)
+    jpeg = progressive_jpeg(1600, 4000 // n)
+    with pytest.raises(InvalidRequest, match="takes more to decode than its size allows"):
+        seeing.read_media(f"{seeing.card.media_marker}" * n + " b", [jpeg] * n)
 
 
 @pytest.mark.model

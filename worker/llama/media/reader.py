@@ -22,6 +22,7 @@ from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.pieces import TEXT, read_piece
 from worker.llama.media.size import MAX_SOUND_S, is_sound, n_pixels, n_samples
+from worker.llama.media.unfolding import unfolding
 from worker.llama.media.values import Floats, check_embedding, check_samples
 from worker.llama.model import FLASH_ATTN
 
@@ -132,7 +133,7 @@ class MediaReader:
     def _check(self, media: Sequence[bytes]) -> None:
         """Refuse what would fill the memory or start a decoder of videos, before any is decoded."""
         rate = max(int(mtmd.mtmd_get_audio_sample_rate(self._context)), 1)
-        n_samples_left, n_pixels_left = MAX_SOUND_S * rate, MAX_PIXELS
+        n_samples_left, n_pixels_left = MAX_SOUND_S * rate, float(MAX_PIXELS)
         for place, data in enumerate(media):
             if is_sound(data):
                 if not self.has_audio:
@@ -148,6 +149,8 @@ class MediaReader:
             n_pixels_left -= size
             if not size:  # libmtmd would take it for a video and give it to ffmpeg
                 raise MediumRefused(_NO_MEDIUM, place)
+            if n_pixels_left >= 0 and (n_pixels_left := n_pixels_left - unfolding(data, size)) < 0:
+                raise MediumRefused("the image takes more to decode than its size allows", place)
             if n_pixels_left < 0:
                 message = f"the images have more than {MAX_PIXELS} pixels together"
                 raise MediumRefused(message, place)
