@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import h11
-from h11._receivebuffer import ReceiveBuffer
 from hypercorn.events import Event, RawData
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
@@ -12,28 +11,9 @@ from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedEr
 from gateway.http.protocols.http2 import Http2
 from gateway.http.protocols.pause import Pause
 
-_MAX_LINES = 1 + 1000
-"""Lines of a head, or of trailers: more than the largest `limits.headers`. Each takes 4 us."""
-
-
-class HeadBuffer(ReceiveBuffer):
-    """h11's buffer; a head of too many lines is refused before h11 reads them."""
-
-    def maybe_extract_lines(self) -> list[bytearray] | None:
-        """Return the lines up to a blank one; None if that has not come."""
-        lines = super().maybe_extract_lines()
-        if lines is not None and len(lines) > _MAX_LINES:
-            raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
-        return lines
-
 
 class Http1(H11Protocol):
     """Hypercorn's HTTP/1.1, without WebSockets: a server may ignore an upgrade."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        connection: Any = self.connection
-        connection._receive_buffer = HeadBuffer()
 
     async def _create_stream(self, request: h11.Request) -> None:
         if any(name == b"upgrade" for name, _ in request.headers):

@@ -119,28 +119,6 @@ async def test_a_body_that_nobody_reads_holds_no_connection(gateway: Running, li
     await gone(gateway)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n",
-        b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
-    ],
-    ids=["head", "trailers"],
-)
-async def test_ten_thousand_headers_are_refused_before_they_are_read(
-    gateway: Running, head: bytes
-) -> None:
-    """They held the loop for 48 ms."""
-    parts = urlsplit(gateway.url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    writer.write(head + b"X: a\r\n" * 10_000 + b"\r\n")
-    async with asyncio.timeout(LIMIT_S):
-        answer = await reader.read()
-    assert answer.startswith(b"HTTP/1.1 431") and b"content-length: 0" in answer
-    await cut(writer)
-    await gone(gateway)
-
-
 @pytest.mark.parametrize("path", ["/nothing", "/models/load", "/livez", "/tools"])
 async def test_an_answer_before_the_end_of_a_body_is_seen_and_the_connection_kept(
     gateway: Running, path: str
