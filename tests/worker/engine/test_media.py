@@ -20,7 +20,7 @@ from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
-from tests.worker.llama.media.test_unfolding import progressive_jpeg
+from tests.worker.llama.media.test_decode_cost import progressive_jpeg
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces

@@ -23,8 +23,8 @@ _PIXELS_PER_GIF_BYTE = 64
 """A byte of the first picture of a GIF takes up to 5 us: as long as this many pixels."""
 
 
-def unfolding(data: bytes, n_pixels: int) -> float:
-    """Return how many pixels more would take as long; infinity for what must not be decoded."""
+def extra_decode_cost(data: bytes, n_pixels: int) -> float:
+    """Return how many more pixels would take as long; infinity if it must not be decoded."""
     if data.startswith(_PNG):
         return 0 if _fits(data, _PNG_BYTES_PER_PIXEL * n_pixels + _STEP) else math.inf
     if data.startswith(b"\xff\xd8"):

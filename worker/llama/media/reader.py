@@ -20,9 +20,9 @@ from worker.engine.backend import CacheFull, DecodeFailed
 from worker.engine.media import MediaPiece, MediumRefused, placeholders
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
+from worker.llama.media.decode_cost import extra_decode_cost
 from worker.llama.media.pieces import TEXT, read_piece
 from worker.llama.media.size import MAX_SOUND_S, is_sound, n_pixels, n_samples
-from worker.llama.media.unfolding import unfolding
 from worker.llama.media.values import Floats, check_embedding, check_samples
 from worker.llama.model import FLASH_ATTN
 
@@ -149,10 +149,12 @@ class MediaReader:
             n_pixels_left -= size
             if not size:  # libmtmd would take it for a video and give it to ffmpeg
                 raise MediumRefused(_NO_MEDIUM, place)
-            if n_pixels_left >= 0 and (n_pixels_left := n_pixels_left - unfolding(data, size)) < 0:
-                raise MediumRefused("the image takes more to decode than its size allows", place)
             if n_pixels_left < 0:
                 message = f"the images have more than {MAX_PIXELS} pixels together"
+                raise MediumRefused(message, place)
+            n_pixels_left -= extra_decode_cost(data, size)
+            if n_pixels_left < 0:
+                message = "the image takes more to decode than its size allows"
                 raise MediumRefused(message, place)
 
     def _bitmap(self, data: bytes, place: int) -> Any:

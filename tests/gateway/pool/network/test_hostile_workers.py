@@ -108,7 +108,7 @@ async def test_slots_that_a_worker_does_not_have_are_not_shown(
         await fleet.until(1)
         report = facts.SlotReport(id=number, is_processing=True)
         monkeypatch.setattr(FakeEngine, "reports", lambda _: (report,))
-        assert [one.id for one, _ in await fleet.pool.slots()] == [0, 1]
+        assert [one.id for one, _ in await fleet.pool.calls.slots()] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from worker.llama.media.unfolding import unfolding
+from worker.llama.media.decode_cost import extra_decode_cost
 
 BUDGET = 100_000_000
 """Pixels that a prompt may have; see `MAX_PIXELS`."""
@@ -80,7 +80,7 @@ CONTROL = b"!\xf9\4abcd\0"
 )
 def test_pictures_that_unfold_have_no_room(data: bytes) -> None:
     assert len(data) < 3_000_000
-    assert unfolding(data, 400 * 400) > BUDGET
+    assert extra_decode_cost(data, 400 * 400) > BUDGET
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,10 @@ def test_pictures_that_unfold_have_no_room(data: bytes) -> None:
     ),
 )
 def test_usual_pictures_take_little_more_than_their_pixels(data: bytes) -> None:
-    assert unfolding(data, 500 * 500) < BUDGET / 10
+    assert extra_decode_cost(data, 500 * 500) < BUDGET / 10
 
 
 def test_what_zlib_cannot_read_is_not_decoded() -> None:
-    assert unfolding(png_of(1, 1, b"abc").replace(b"IDAT", b"IDAT\xff\xff\xff"), 1) == math.inf
+    assert (
+        extra_decode_cost(png_of(1, 1, b"abc").replace(b"IDAT", b"IDAT\xff\xff\xff"), 1) == math.inf
+    )
