@@ -18,6 +18,11 @@ from protocol.errors import ErrorCode, TaskError
 
 MAX_SOUND_S = 3600.0
 """Of all sounds of a prompt; a file is not measured beyond it."""
+_MAX_RATIO = 200
+"""Longest side of a picture in shortest sides, beyond which it counts for more than its pixels.
+
+Qwen's own programs take no thinner ones.
+"""
 _UNKNOWN = math.inf
 _MAX_PARTS = 1024
 """Parts of a RIFF file or tags before a sound that are walked; files have some dozens at most."""
@@ -52,14 +57,18 @@ def is_sound(data: bytes) -> bool:
 
 
 def n_pixels(data: bytes) -> int:
-    """Return the pixels of a picture, 0 for other data; raises `TaskError` if they are unknown."""
+    """Return the pixels of a picture, 0 for other data; raises `TaskError` if they are unknown.
+
+    A thin one counts as one that is less thin: libmtmd makes its short side a patch wide.
+    """
     info: Any = getattr(mtmd._libmtmd, "stbi_info_from_memory", None)
     if info is None:
         raise TaskError(ErrorCode.NOT_SUPPORTED, "this libmtmd does not tell the size of a picture")
     width, height, depth = (ctypes.c_int(0) for _ in range(3))
     size = ctypes.c_int(len(data))
     found = info(data, size, ctypes.byref(width), ctypes.byref(height), ctypes.byref(depth))
-    return width.value * height.value if found else 0
+    n = width.value * height.value if found else 0
+    return max(n, max(width.value, height.value) ** 2 // _MAX_RATIO) if n else 0
 
 
 def n_samples(data: bytes, rate: int) -> float:

@@ -90,6 +90,16 @@ def test_a_picture_tells_its_size_before_it_is_decoded() -> None:
     gif = b"GIF89a" + struct.pack("<HHBBB", 30_000, 40_000, 0, 0, 0) + b";"
     assert n_pixels(gif) == 30_000 * 40_000
     assert n_pixels(b"no picture at all") == 0
+    assert n_pixels(b"GIF89a" + struct.pack("<HHBBB", 30_000, 0, 0, 0, 0) + b";") == 0
+
+
+def test_a_thin_picture_counts_as_what_it_becomes() -> None:
+    """Of 16,000,000 x 1 pixels, 50 KB as a file, libmtmd makes 200 megapixels for Qwen2.5-VL."""
+    thin = struct.pack(">IIBBBBB", 16_000_000, 1, 8, 0, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(thin)) + b"IHDR" + thin + bytes(4)
+    assert n_pixels(png + bytes(4) + b"IDAT" + bytes(4)) > 10**12
+    assert n_pixels(b"GIF89a" + struct.pack("<HHBBB", 20_000, 10, 0, 0, 0) + b";") == 2_000_000
+    assert n_pixels(b"GIF89a" + struct.pack("<HHBBB", 2000, 10, 0, 0, 0) + b";") == 20_000
 
 
 def test_no_picture_is_read_whose_size_cannot_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
