@@ -25,7 +25,7 @@ from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
-from protocol.wire.field_readers import ProtocolError
+from protocol.wire.field_readers import MAX_REASON, ProtocolError
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from protocol.wire.sharing import Recall, Returned, SettingsReport
 
@@ -201,7 +201,7 @@ class WorkerInbox:
                             "worker": peer.name,
                             "model": peer.model,
                             "setting": ORDERS[lease.id],
-                            "cause": end.message,
+                            "cause": end.message[:MAX_REASON],
                             "action": "this worker goes on with its old setting",
                             "hint": "remove the cause, then make the same request again",
                         },

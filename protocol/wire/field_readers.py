@@ -17,8 +17,15 @@ PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 """Types that msgpack writes and reads unchanged."""
 
 
+MAX_REASON = 500
+"""Characters of a reason that a peer gives, or that repeats what it sent, in a log line."""
+
+
 class ProtocolError(Exception):
     """The bytes are not a frame of this protocol."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason[:MAX_REASON])
 
 
 @cache

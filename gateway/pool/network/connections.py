@@ -23,7 +23,7 @@ from protocol.config.config import GatewayConfig
 from protocol.process.shared_memory import open_shared
 from protocol.wire import codec
 from protocol.wire.accounts import N_BYTES, AccountReader
-from protocol.wire.field_readers import ProtocolError
+from protocol.wire.field_readers import MAX_REASON, ProtocolError
 from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
 from protocol.wire.sharing import Stay, Successor
 
@@ -195,7 +195,8 @@ class WorkerConnections:
             self._give_up(self._peers.get(identity), identity, part, key, error)
             return
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
-            self._lose(peer, f"said bye: {bye.reason}", died=bye.is_failure)
+            reason = f"said bye: {bye.reason[:MAX_REASON]}"
+            self._lose(peer, reason, died=bye.is_failure)
 
     def _may_speak(self, identity: bytes, part: zmq.Frame, key: str, now: float) -> bool:
         """Whether to read a frame of a connection that was not taken in, or has been given up."""

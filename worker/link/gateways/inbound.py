@@ -9,7 +9,7 @@ from typing import Protocol
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
-from protocol.wire.field_readers import ProtocolError
+from protocol.wire.field_readers import MAX_REASON, ProtocolError
 from protocol.wire.messages import Envelope, FrameItem
 from protocol.wire.sharing import Demand, Returned, Stay, Successor
 from worker.engine.task import failed
@@ -108,7 +108,7 @@ class Inbound:
             case m.Opened():
                 session.is_open = True
             case m.Refused():
-                self._refuse(session, item.reason)
+                self._refuse(session, item.reason[:MAX_REASON])
             case m.Drain():
                 self._link.drain()
             case m.Ping():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import msgpack
 import pytest
 
 from gateway.pool.dispatch.workers import Worker
@@ -250,6 +251,22 @@ async def test_a_large_frame_of_a_worker_without_tasks_is_not_read(
         await fleet.logged("bytes from a worker without a task")
         await fleet.logged("worker lost worker=bad")
         await answers(fleet)
+
+
+async def test_what_a_worker_gives_as_a_reason_makes_no_long_line(fleet: Fleet) -> None:
+    """One of 8 MB of control characters held the loop for seconds."""
+    long = "\x1b" * 100_000
+    async with fleet.worker(fleet.keys("good"), "good"):
+        async with fleet.worker(fleet.keys("bad"), "bad") as bad:
+            await fleet.until(2)
+            await bad.send(m.Bye(reason=long))
+            await fleet.logged("said bye: ")
+        async with fleet.worker(fleet.keys("worse"), "worse") as worse:
+            await fleet.until(2)
+            await worse.send_raw(msgpack.packb([1, [[long, {}]]]))
+            await fleet.logged("unknown message ")
+        await answers(fleet)
+    assert max(map(len, fleet.waiter.lines)) < 5000
 
 
 async def test_who_greets_without_end_is_blocked(fleet: Fleet) -> None:
