@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from gateway import server
-from gateway.pool.dispatch.slot_map import ExpectedWorker
+from gateway.pool.workers.slot_map import ExpectedWorker
 from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig

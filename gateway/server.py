@@ -30,8 +30,8 @@ from gateway.metrics.counters import ConnectionCounts
 from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
-from gateway.pool.dispatch.slot_map import ExpectedWorker
 from gateway.pool.pool import Pool
+from gateway.pool.workers.slot_map import ExpectedWorker
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.host_metrics import HostMetrics
 from gateway.siblings.shared_limits import SharedLimits

@@ -25,7 +25,7 @@ from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
 from gateway.pool.requests.book import RequestBook
 from gateway.pool.requests.record import REQUEST, RequestRecord
-from gateway.pool.task import INTERNAL_ERROR
+from gateway.pool.tasks.task import INTERNAL_ERROR
 from protocol.config.limits import LimitsConfig
 from protocol.errors import TaskError
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive
 
 from gateway.http.bodies.body import ClientGone
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from gateway.api.sse import END, PING
 from gateway.http.bodies.body import ClientGone
 from gateway.http.direct_write import DirectWriter
 from gateway.http.route_headers import RouteNotice
-from gateway.pool.stream import Resumed, TaskStream, Write
+from gateway.pool.tasks.stream import Resumed, TaskStream, Write
 from protocol.wire.messages import Delta, Done, Progress, Started
 
 EVENT_STREAM_HEADERS = [

@@ -6,7 +6,7 @@ worker. A comment in the stream then names the worker.
 
 from collections.abc import Mapping, Sequence
 
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 
 _WORKER = "x-llamapool-worker"
 ROUTE_HEADERS = (_WORKER, "x-llamapool-route", "x-llamapool-cached", "x-llamapool-queue-ms")

@@ -7,10 +7,10 @@ from typing import Never
 
 from gateway.http.event_stream import EventStream
 from gateway.http.origin.urgency import TIMEOUT_HEADER, TTFT_HEADER
+from gateway.pool.dispatch.queue_limits import QueuePlace
 from gateway.pool.routing.origin import Urgency
-from gateway.pool.stream import TaskStream
-from gateway.pool.task import TaskState
-from gateway.pool.tenants.queue_limits import QueuePlace
+from gateway.pool.tasks.stream import TaskStream
+from gateway.pool.tasks.task import TaskState
 from protocol.errors import ErrorCode, TaskError
 
 NOTICE_S = 1.0

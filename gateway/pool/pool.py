@@ -15,16 +15,16 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings
 from gateway.pool.recovery.quarantine import SETTLE_S
-from gateway.pool.recovery.suspect import Fingerprint
 from gateway.pool.requests.book import RequestBook
 from gateway.pool.requests.record import RequestRecord
-from gateway.pool.routing.block_hashes import Prefix
 from gateway.pool.routing.origin import Origin
 from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.status import Health, PoolStatus
-from gateway.pool.stream import TaskStream
-from gateway.pool.task import TaskSpec
 from gateway.pool.task_transport import TaskTransport
+from gateway.pool.tasks.block_hashes import Prefix
+from gateway.pool.tasks.stream import TaskStream
+from gateway.pool.tasks.suspect import Fingerprint
+from gateway.pool.tasks.task import TaskSpec
 from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError

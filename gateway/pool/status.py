@@ -10,10 +10,10 @@ from enum import StrEnum
 
 from gateway.metrics.view import WorkerView
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.dispatch.workers import Worker, WorkerState
-from gateway.pool.recovery.suspect import QuarantineView
-from gateway.pool.task import TaskState
-from gateway.pool.tenants.queue_limits import QueuePlace
+from gateway.pool.dispatch.queue_limits import QueuePlace
+from gateway.pool.tasks.suspect import QuarantineView
+from gateway.pool.tasks.task import TaskState
+from gateway.pool.workers.worker import Worker, WorkerState
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.status import guess_slots
-from gateway.pool.stream import TaskStream
-from gateway.pool.task import TaskSpec
+from gateway.pool.tasks.stream import TaskStream
+from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.workers.worker import Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts
 from protocol.wire import messages as m

@@ -19,8 +19,8 @@ from gateway.pool.plausible import (
     overstated,
 )
 from gateway.pool.recovery.quarantine import SETTLE_S
-from gateway.pool.stream import Resumed
-from gateway.pool.task_streams import TaskStreams
+from gateway.pool.tasks.stream import Resumed
+from gateway.pool.tasks.task_streams import TaskStreams
 from gateway.pool.watch.events import EventKind, PoolEvents
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m

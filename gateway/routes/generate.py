@@ -21,9 +21,9 @@ from gateway.http.origin.auth import require_admin
 from gateway.http.origin.request_origin import read_origin
 from gateway.http.route_headers import RouteNotice, route_headers
 from gateway.http.waiting import keep_in_time, send_places
-from gateway.pool.deltas import size_of
 from gateway.pool.routing.origin import Origin
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.deltas import size_of
+from gateway.pool.tasks.stream import TaskStream
 from gateway.routes.service import ReadRequest, Service
 from protocol.errors import InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard, TokenProb

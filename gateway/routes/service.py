@@ -21,9 +21,9 @@ from gateway.metrics.metrics import Metrics
 from gateway.models.leases import MODEL_LEASES
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
-from gateway.pool.live_chats import LiveChats
 from gateway.pool.pool import Pool
 from gateway.pool.status import Health
+from gateway.pool.tasks.live_chats import LiveChats
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig

@@ -17,7 +17,7 @@ from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import all_answered, disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.http.origin.request_origin import plain_origin
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 from gateway.routes.service import Service
 from protocol.wire.facts import ModelCard
 from protocol.wire.side_tasks import Embedded, Reranked

@@ -1,5 +1,5 @@
 """OpenTelemetry traces of requests, if they are turned on; `opentelemetry` is imported only then.
 
 Imported by the server alone. The pool tells the trace of a request through
-`gateway.pool.requests.trace`.
+`gateway.pool.tasks.trace`.
 """

@@ -19,7 +19,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 from opentelemetry.util.types import AttributeValue
 
 from gateway.metrics.ended_task import EndedTask
-from gateway.pool.attempt import Attempt
+from gateway.pool.tasks.attempt import Attempt
 from protocol.wire.messages import Generate
 
 _Clock = Callable[[float], int]

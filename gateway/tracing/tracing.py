@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.pool.requests.trace import TRACE
+from gateway.pool.tasks.trace import TRACE
 from gateway.tracing.provider import collector_url, tracer_provider
 from gateway.tracing.request_trace import RequestTrace
 from protocol.version import version

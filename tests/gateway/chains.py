@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable
 
-from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.tasks.block_hashes import Prefix
 from protocol.wire.cached import BLOCK_BYTES, Cached
 from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
 

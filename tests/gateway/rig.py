@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 from protocol.config.config import GatewayConfig
 from protocol.process.logs import event_text
 from protocol.wire import messages as m

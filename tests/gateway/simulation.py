@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from gateway.pool.dispatch.actions import Action, Assign, Deliver, Fail
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.routing.block_hashes import Prefix, fingerprint
-from gateway.pool.task import TaskSpec
+from gateway.pool.tasks.block_hashes import Prefix, fingerprint
+from gateway.pool.tasks.task import TaskSpec
 from protocol.wire.facts import ModelCard, Timings
 from protocol.wire.messages import (
     Done,

@@ -14,8 +14,8 @@ from starlette.types import Scope
 from gateway.http.origin.urgency import read_urgency
 from gateway.keys.api_key import limits_of
 from gateway.pool.requests.record import REQUEST
-from gateway.pool.requests.trace import TRACE
 from gateway.pool.routing.origin import Origin
+from gateway.pool.tasks.trace import TRACE
 from protocol.errors import InvalidRequest
 from protocol.wire.schema import json_type
 

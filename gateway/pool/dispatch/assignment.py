@@ -2,12 +2,12 @@
 
 from gateway.pool.dispatch.actions import Action, Assign, CancelTask, ProceedTask
 from gateway.pool.dispatch.task_book import TaskBook
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.recovery.outliers import OutlierDetection
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
-from gateway.pool.task import MoveCause, Task, TaskState
+from gateway.pool.tasks.task import MoveCause, Task, TaskState
+from gateway.pool.workers.worker import Worker
 
 
 class Assignment:

@@ -3,10 +3,10 @@
 import math
 
 from gateway.pool.dispatch.departed import Departed
-from gateway.pool.dispatch.slot_map import SlotMap
-from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.slot_map import SlotMap
+from gateway.pool.workers.worker import Worker, WorkerState
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat
 

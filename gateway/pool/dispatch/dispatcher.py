@@ -13,18 +13,18 @@ from collections.abc import Callable
 from gateway.pool.dispatch.actions import Action, CancelTask, Deliver, Ejected, Fail
 from gateway.pool.dispatch.assignment import Assignment
 from gateway.pool.dispatch.connected_workers import ConnectedWorkers
+from gateway.pool.dispatch.queue_limits import QueueLimits
 from gateway.pool.dispatch.task_book import TaskBook
-from gateway.pool.dispatch.workers import WorkerState
 from gateway.pool.recovery.outliers import OutlierDetection
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.demand import DemandReports
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RoutingPolicy
-from gateway.pool.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
+from gateway.pool.tasks.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
-from gateway.pool.tenants.queue_limits import QueueLimits
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.worker import WorkerState
 from protocol.errors import ErrorCode, TaskError, shutting_down
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard, Usage

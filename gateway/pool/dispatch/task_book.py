@@ -5,7 +5,7 @@ from collections.abc import Callable
 from gateway.pool.dispatch.actions import Action, CancelTask, Fail
 from gateway.pool.recovery.quarantine import refusal
 from gateway.pool.routing.placement import TaskPlacement
-from gateway.pool.task import MoveCause, Task, TaskState
+from gateway.pool.tasks.task import MoveCause, Task, TaskState
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue

@@ -1,4 +1,4 @@
-"""Recovery from faults: answers continue at other workers; harmful requests and workers are held.
+"""Recovery from faults: harmful requests are quarantined, failing workers ejected.
 
 Pure: the dispatcher calls it and acts on its results.
 """

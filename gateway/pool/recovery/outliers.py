@@ -8,8 +8,8 @@ tokens come five times later than was predicted. Pure; time is passed in.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.pool.dispatch.workers import Worker
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
+from gateway.pool.workers.worker import Worker
 
 _MAX_FAILURES = 5
 """Failed tasks in a row that eject a worker, as Envoy's `consecutive_5xx`."""

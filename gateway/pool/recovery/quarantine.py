@@ -23,11 +23,11 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.pool.recovery.suspect import QuarantineView, Suspect
+from gateway.pool.tasks.suspect import QuarantineView, Suspect
 from protocol.errors import ErrorCode, TaskError
 
 if TYPE_CHECKING:
-    from gateway.pool.task import Task
+    from gateway.pool.tasks.task import Task
 
 SETTLE_S = 0.1
 """Seconds within which the deaths of several workers at one stroke are all noticed."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.pool.requests.record import RequestRecord, cost_of, summary
 from gateway.pool.requests.views import finished_tasks, running_view
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from gateway.usage.entry import Tokens, UsageEntry
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from gateway.pool.task import Task, TaskState
+from gateway.pool.tasks.task import Task, TaskState
 from gateway.usage.entry import Tokens, UsageEntry
 
 REQUEST = "llamapool.request"

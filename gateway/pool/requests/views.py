@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.pool.requests.record import RequestRecord, state_of
-from gateway.pool.task import Task, TaskState
+from gateway.pool.tasks.task import Task, TaskState
 
 Places = Mapping[int, int]
 """Place in the queue by task id; 1 is next."""

@@ -8,9 +8,9 @@ worker only if waiting for that one is predicted to be much faster.
 import math
 from collections.abc import Mapping
 
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
+from gateway.pool.workers.worker import Worker
 
 _QUEUE_SHARE = 0.25
 """Share of the queue's time limit for which a task may wait in either way."""

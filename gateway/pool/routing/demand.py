@@ -7,10 +7,10 @@ slot, only that worker is asked for credits, so that no task is sent ahead to an
 
 from collections.abc import Collection, Mapping
 
-from gateway.pool.dispatch.workers import NOBODY, Waiting, Worker
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.load_order import LoadOrder
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.worker import NOBODY, Waiting, Worker
 from protocol.wire.sharing import Demand
 
 _MAX_ASKED = 16

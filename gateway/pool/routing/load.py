@@ -6,7 +6,7 @@ any speed, so no ratio between cached tokens and busy slots has to be guessed. W
 a number is only assumed until a worker of the model has been measured.
 """
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 
 _DECAY = 0.9
 """Weight of all older observations with each new one: the mean is over the last ten or so."""

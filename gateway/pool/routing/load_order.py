@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection
 from heapq import nsmallest
 from itertools import islice
 
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.ordered_keys import OrderedKeys
 from gateway.pool.routing.index.worker_sets import bits
+from gateway.pool.workers.worker import Worker
 
 PREFETCH, NO_CREDIT = 2, 4
 """Ranks from which a worker has only a prefetch credit, and none (`rank_of`)."""

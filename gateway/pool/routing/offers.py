@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders
 from gateway.pool.routing.load import crowding_s, slot_wait_s
 from gateway.pool.routing.sessions import SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
-from gateway.pool.task import TaskSpec
+from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.workers.worker import Worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.requests.record import RequestRecord
-from gateway.pool.requests.trace import TaskTrace
-from gateway.pool.routing.block_hashes import Prefix, fingerprint
 from gateway.pool.routing.prompt_length import guess_tokens
+from gateway.pool.tasks.block_hashes import Prefix, fingerprint
+from gateway.pool.tasks.trace import TaskTrace
 from protocol.wire.messages import Generate
 
 

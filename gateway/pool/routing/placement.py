@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 
-from gateway.pool.dispatch.workers import Worker, WorkerState
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
-from gateway.pool.task import Task, TaskSpec
+from gateway.pool.tasks.task import Task, TaskSpec
 from gateway.pool.tenants.slot_shares import SlotShares
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.worker import Worker, WorkerState
 
 _MAX_ASKED = 32
 """Maximum tasks of a look at the queue that may let others go first."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from operator import attrgetter
 
-from gateway.pool.attempt import Attempt, Candidate
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.index.prefix_index import Holders, PrefixIndex
 from gateway.pool.routing.load import Throughput
 from gateway.pool.routing.load_order import PREFETCH, LoadOrder, ModelWorkers, rank_of
 from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
-from gateway.pool.task import RouteReason, Task, TaskSpec
+from gateway.pool.tasks.attempt import Attempt, Candidate
+from gateway.pool.tasks.task import RouteReason, Task, TaskSpec
+from gateway.pool.workers.worker import Worker
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal
 

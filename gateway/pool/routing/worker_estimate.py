@@ -2,9 +2,9 @@
 
 import math
 
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.routing.load import PendingPrefill, Throughput, crowding_s, slot_wait_s
-from gateway.pool.task import Task, TaskSpec
+from gateway.pool.tasks.task import Task, TaskSpec
+from gateway.pool.workers.worker import Worker
 from protocol.wire.messages import Done, Finish, Terminal
 
 _TYPICAL_TOKENS = 1000

@@ -11,7 +11,7 @@ they count for the turns in the queue alone, not for the limits of the key.
 
 from collections.abc import Callable
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.messages import Done, Failed, Finish, TaskMessage
 

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Container, Iterator
 from itertools import islice
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 
 _RECENT_S = 5.0
 """Seconds for which a tenant counts as present after its last task."""

@@ -6,7 +6,7 @@ Pure. It keeps ids in their order and references to their records; who takes one
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
 from gateway.pool.tenants.tenant_turns import TenantTurns, TurnsElsewhere
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 
 
 class TurnsElsewhere(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.task import Task, TaskState
+from gateway.pool.tasks.task import Task, TaskState
 from protocol.wire.facts import ModelCard
 
 READS, WRITES, ENDS = "r", "w", "e"

@@ -15,7 +15,7 @@ from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import MAX_READERS
 from gateway.feed.feed_state import FeedState
 from gateway.feed.state import N_REQUESTS
-from gateway.pool.task import RouteReason
+from gateway.pool.tasks.task import RouteReason
 from gateway.pool.watch.events import MAX_EVENTS, EventKind, PoolEvents
 from protocol.config.config import GatewayConfig
 from protocol.wire import messages as m

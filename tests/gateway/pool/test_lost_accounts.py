@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 from protocol.process.shared_memory import make_shared
 from protocol.wire.accounts import CACHED, N_BYTES, PREDICTED, READ, AccountTable
 from protocol.wire.messages import TaskKey

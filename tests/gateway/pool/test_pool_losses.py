@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from gateway.pool.stream import Resumed
+from gateway.pool.tasks.stream import Resumed
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import codec, side_tasks
 from protocol.wire import messages as m

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.dispatch.slot_map import ExpectedWorker, SlotMap
 from gateway.pool.model_settings import ModelSettings
+from gateway.pool.workers.slot_map import ExpectedWorker, SlotMap
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Heartbeat
 from protocol.wire.sharing import Demand, SettingsReport

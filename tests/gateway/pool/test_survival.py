@@ -13,7 +13,7 @@ from gateway.metrics.page import render
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.status import PoolStatus
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams

@@ -6,7 +6,7 @@ from collections.abc import Sized
 from types import FunctionType, ModuleType
 
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.dispatch.slot_map import ExpectedWorker
+from gateway.pool.workers.slot_map import ExpectedWorker
 from tests.gateway.dispatching import card, dispatcher
 
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 
 from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.task import TaskSpec, TaskState
+from gateway.pool.tasks.task import TaskSpec, TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples

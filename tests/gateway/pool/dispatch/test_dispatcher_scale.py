@@ -9,10 +9,10 @@ from random import Random
 import pytest
 
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.dispatch.workers import Worker
-from gateway.pool.routing.block_hashes import fingerprint
-from gateway.pool.task import TaskSpec
+from gateway.pool.tasks.block_hashes import fingerprint
+from gateway.pool.tasks.task import TaskSpec
 from gateway.pool.tenants.slot_shares import SlotShares
+from gateway.pool.workers.worker import Worker
 from protocol.errors import TaskError
 from protocol.wire.messages import Generate, Heartbeat
 from protocol.wire.sampling import SamplingParams

@@ -9,11 +9,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from gateway.pool.dispatch.workers import Worker
 from gateway.pool.network import connections, router_socket, worker_connection
 from gateway.pool.network.name_queue import NameQueue
 from gateway.pool.network.offences import Offences
 from gateway.pool.plausible import MAX_UNSEEN, implausible, is_answer, longest_prompt, overread
+from gateway.pool.workers.worker import Worker
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m

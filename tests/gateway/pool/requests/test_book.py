@@ -9,7 +9,7 @@ import pytest
 from gateway.pool.requests.book import MAX_LATEST, RequestBook
 from gateway.pool.requests.record import RequestRecord
 from gateway.pool.routing.origin import Origin
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 from gateway.usage.entry import UsageEntry
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams

@@ -3,7 +3,7 @@
 from typing import Any, TypedDict
 
 from gateway.pool.requests.record import cost_of
-from gateway.pool.task import MoveCause, RouteReason, Task, TaskSpec
+from gateway.pool.tasks.task import MoveCause, RouteReason, Task, TaskSpec
 from gateway.usage.entry import Tokens
 from protocol.errors import ErrorCode
 from protocol.wire.facts import Usage

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.slot_shares import SlotShares
 from tests.gateway.dispatching import dispatcher, done, places, task
 

@@ -11,10 +11,10 @@ from gateway.api.reply import ResponseFormatter
 from gateway.api.sse import event
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.metrics.counters import ModelLatencies
-from gateway.pool import stream as streams
-from gateway.pool.deltas import merge
-from gateway.pool.stream import DeltaOffers, TaskStream, Write
-from gateway.pool.task import RouteReason, Task, TaskSpec
+from gateway.pool.tasks import stream as streams
+from gateway.pool.tasks.deltas import merge
+from gateway.pool.tasks.stream import DeltaOffers, TaskStream, Write
+from gateway.pool.tasks.task import RouteReason, Task, TaskSpec
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.messages import (

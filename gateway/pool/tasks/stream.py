@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
-from gateway.pool.deltas import merge, size_of
 from gateway.pool.plausible import longest_prompt
-from gateway.pool.task import Task
+from gateway.pool.tasks.deltas import merge, size_of
+from gateway.pool.tasks.task import Task
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
 

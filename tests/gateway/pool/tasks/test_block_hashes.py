@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.pool.routing.block_hashes import Prefix, fingerprint
+from gateway.pool.tasks.block_hashes import Prefix, fingerprint
 from protocol.wire.cached import BLOCK_BYTES
 from protocol.wire.messages import Chat, Generate, Infill
 from protocol.wire.sampling import SamplingParams

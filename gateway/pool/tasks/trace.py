@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway.metrics.ended_task import EndedTask
-from gateway.pool.attempt import Attempt
+from gateway.pool.tasks.attempt import Attempt
 from protocol.wire.messages import Generate
 
 TRACE = "llamapool.trace"

@@ -2,12 +2,12 @@
 
 import pytest
 
-from gateway.pool import stream as streams
-from gateway.pool.stream import DeltaOffers, TaskStream
+from gateway.pool.tasks import stream as streams
+from gateway.pool.tasks.stream import DeltaOffers, TaskStream
 from protocol.errors import TaskError
 from protocol.wire.facts import TokenProb
 from protocol.wire.messages import Delta
-from tests.gateway.pool.test_stream import DONE, stream
+from tests.gateway.pool.tasks.test_stream import DONE, stream
 
 PROB = TokenProb(id=1, piece=b"a", p=-1.0, top=((1, b"a", -1.0),) * 10)
 MANY = Delta(text="a", tokens=(1,), n_predicted=1, probs=(PROB,))

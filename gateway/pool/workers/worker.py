@@ -6,7 +6,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 
 from enum import StrEnum
 
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat, TaskKey
 

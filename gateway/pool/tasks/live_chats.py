@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from gateway.pool.stream import TaskStream
+from gateway.pool.tasks.stream import TaskStream
 
 
 class LiveChats:

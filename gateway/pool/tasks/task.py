@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
-from gateway.pool.attempt import LOST, Attempt
-from gateway.pool.recovery.answer import Answer
-from gateway.pool.recovery.suspect import Fingerprint, Suspect
-from gateway.pool.requests.trace import TaskTrace
-from gateway.pool.routing.block_hashes import Prefix
+from gateway.pool.tasks.answer import Answer
+from gateway.pool.tasks.attempt import LOST, Attempt
+from gateway.pool.tasks.block_hashes import Prefix
+from gateway.pool.tasks.suspect import Fingerprint, Suspect
+from gateway.pool.tasks.trace import TaskTrace
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Started, Terminal
 

@@ -3,10 +3,10 @@
 import math
 from typing import NamedTuple
 
-from gateway.pool.dispatch.slot_map import SlotMap
 from gateway.pool.routing.policy import RoutingPolicy
-from gateway.pool.task import Task
+from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.slot_map import SlotMap
 from protocol.errors import ErrorCode, TaskError
 
 _MAX_RETRY_AFTER_S = 60

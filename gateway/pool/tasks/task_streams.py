@@ -3,7 +3,7 @@
 import asyncio
 
 from gateway.metrics.metrics import Metrics
-from gateway.pool.stream import DeltaOffers, TaskStream
+from gateway.pool.tasks.stream import DeltaOffers, TaskStream
 from protocol.errors import ErrorCode, shutting_down
 from protocol.wire.messages import Generate
 
