@@ -13,9 +13,10 @@ from gateway.feed.feed import PoolFeed
 from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
+from gateway.parts import parts_of
 from gateway.pool.pool import Pool
 from gateway.replay.keeping import StreamKeeper
-from gateway.server import app_of, parts_of, server_config
+from gateway.server import app_of, server_config
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of

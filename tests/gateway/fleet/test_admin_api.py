@@ -11,7 +11,7 @@ import pytest
 
 from gateway.app import build_app
 from gateway.fleet.admin_listener import AdminListener
-from gateway.server import parts_of
+from gateway.parts import parts_of
 from protocol.config.config import GatewayConfig
 from protocol.process.control import (
     AbortOrder,

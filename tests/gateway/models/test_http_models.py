@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.metrics.metrics import Metrics
-from gateway.server import parts_of
+from gateway.parts import parts_of
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process.control import ModelInfo, Phase
