@@ -7,7 +7,7 @@ started again begins with what is configured, and gets them before its first tas
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.wire.facts import ModelCard, SystemPrompt
 from protocol.wire.messages import Envelope, TaskKey
@@ -28,6 +28,8 @@ class _Known:
     model: str
     scales: Version = CONFIGURED
     system: Version = CONFIGURED
+    ordered: set[int] = field(default_factory=set)
+    """Numbers of the orders that it was sent and has not refused."""
 
 
 class ModelSettings:
@@ -86,6 +88,14 @@ class ModelSettings:
         else:
             known.system = max(known.system, order.version)
 
+    def was_refused(self, key: str, order: TaskKey) -> bool:
+        """Note that a worker has refused an order; false if it has none to refuse."""
+        known = self._workers.get(key)
+        if known is None or order.attempt not in known.ordered:
+            return False
+        known.ordered.remove(order.attempt)
+        return True
+
     def reported(self, key: str, reported: SettingsReport) -> None:
         """Take in what a worker has, if it is newer than what is known here."""
         if (known := self._workers.get(key)) is None:
@@ -112,14 +122,16 @@ class ModelSettings:
         lora, system = self._scales.get(known.model), self._system.get(known.model)
         if lora is not None and lora.version > known.scales:
             known.scales = lora.version
-            orders.append(Envelope(self._key(_LORA_ID), lora))
+            orders.append(Envelope(self._key(_LORA_ID, known), lora))
         if system is not None and system.version > known.system:
             known.system = system.version
-            orders.append(Envelope(self._key(_SYSTEM_ID), system))
+            orders.append(Envelope(self._key(_SYSTEM_ID, known), system))
         return orders
 
-    def _key(self, task_id: int) -> TaskKey:
-        return TaskKey(task_id, next(self._orders))
+    def _key(self, task_id: int, known: _Known) -> TaskKey:
+        number = next(self._orders)
+        known.ordered.add(number)
+        return TaskKey(task_id, number)
 
     def _next(self, order: SetLora | SetSystemPrompt | None) -> Version:
         n, _ = order.version if order is not None else CONFIGURED

@@ -9,6 +9,7 @@ from typing import Protocol
 from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
+from gateway.pool.dispatch.workers import WorkerState
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.plausible import (
@@ -194,7 +195,7 @@ class WorkerInbox:
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
             case Envelope(lease, m.Terminal() as end) if lease.id in ORDERS:
-                if isinstance(end, m.Failed):
+                if isinstance(end, m.Failed) and self._settings.was_refused(peer.key, lease):
                     logger.error(
                         "setting not applied",
                         extra={
@@ -216,7 +217,7 @@ class WorkerInbox:
                     cancel.observe(now - task.cancelled_at)
                 self._runner.perform(self._dispatcher.ended(peer.key, item, now))
             case Envelope(lease, m.Malformed() as malformed):
-                self._unreadable(peer, lease.id, malformed)
+                self._unreadable(peer, lease, malformed)
             case Envelope(_, m.Started() | m.Progress() | m.PromptRead()):
                 self._advance(peer, item, now)
             case m.Ready():
@@ -249,20 +250,21 @@ class WorkerInbox:
         return written or overread(message, stream.longest_prompt, n_seen)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
-        """Take in what a worker reports of itself."""
+        """Take in what a worker reports of itself; a state that it has already is no news."""
+        worker = self._dispatcher.workers[peer.key]
         match message:
             case Cached():
                 self._dispatcher.cached(peer.key, message)
-            case m.Admitted():
+            case m.Admitted() if worker.is_held:
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
                 self.events.note(EventKind.READY, name=peer.name, model=peer.model)
                 self._runner.perform(self._dispatcher.worker_admitted(peer.key, self._now()))
-            case m.Draining():
+            case m.Draining() if worker.state is not WorkerState.LEAVING:
                 logger.info("worker draining", extra={"worker": peer.name, "model": peer.model})
                 self.events.note(EventKind.DRAINING, name=peer.name, model=peer.model)
                 self._runner.perform(self._dispatcher.worker_leaves(peer.key, self._now()))
             case Recall(n=n):
-                n_unused = self._dispatcher.workers[peer.key].give_back(n)
+                n_unused = worker.give_back(n)
                 self._runner.post(peer.key, Returned(n=n_unused))
                 self._runner.tell_demand(peer.key)
             case SettingsReport():
@@ -277,6 +279,9 @@ class WorkerInbox:
 
     def _open(self, peer: WorkerConnection, ready: m.Ready, now: float) -> None:
         card = ready.card
+        if peer.is_ready:
+            raise ProtocolError("Ready comes once")
+        peer.is_ready = True
         self._runner.post(peer.key, m.Opened())
         for order in self._settings.joined(peer.key, card.name):
             self._runner.post(peer.key, order)
@@ -332,19 +337,22 @@ class WorkerInbox:
         self.failed("message", task_id)
         self._break_of(peer, task_id)
 
-    def _unreadable(self, peer: WorkerConnection, task_id: int, message: m.Malformed) -> None:
+    def _unreadable(self, peer: WorkerConnection, lease: TaskKey, message: m.Malformed) -> None:
         """End the task of a message that could not be read."""
+        if self._dispatcher.book.find(peer.key, lease) is None:
+            self._drop(peer.key, lease)
+            return
         logger.error(
             "message unreadable",
             extra={
                 "worker": peer.name,
-                "task": task_id,
+                "task": lease.id,
                 "cause": message.reason,
                 "action": "the task fails",
             },
         )
         self._metrics.fault("message")
-        self._break_of(peer, task_id)
+        self._break_of(peer, lease.id)
 
     def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.by_id.get(task_id)

@@ -46,6 +46,8 @@ class WorkerConnection:
     """What its attempts have cost, in its own memory; None if it is on another host."""
     stats: Stats = field(default_factory=Stats)
     """Its counters, by the latest heartbeat."""
+    is_ready: bool = False
+    """It has sent its card."""
     is_miscounting: bool = False
     """It has sent counters that cannot be, which was logged."""
 

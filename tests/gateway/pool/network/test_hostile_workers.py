@@ -269,6 +269,32 @@ async def test_what_a_worker_gives_as_a_reason_makes_no_long_line(fleet: Fleet) 
     assert max(map(len, fleet.waiter.lines)) < 5000
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        m.Draining(),
+        m.Admitted(),
+        m.Ready(card=CARD),
+        m.Envelope(m.TaskKey(-1, 7), m.Failed(code=ErrorCode.INTERNAL, message="x")),
+        m.Envelope(m.TaskKey(7), m.Delta(tokens=("x",))),  # type: ignore[arg-type]  # unreadable
+    ],
+    ids=("draining", "admitted", "ready", "setting", "unreadable"),
+)
+async def test_what_is_said_again_and_again_is_not_logged_again_and_again(
+    fleet: Fleet, message: m.FrameItem
+) -> None:
+    """A frame of 16,000 such messages wrote as many lines, which took a second."""
+    async with (
+        fleet.worker(fleet.keys("good"), "good"),
+        fleet.worker(fleet.keys("bad"), "bad") as bad,
+    ):
+        await fleet.until(2)
+        await bad.send(*[message] * 500, m.Bye(reason="over"))
+        await fleet.logged("worker lost worker=bad")
+        await answers(fleet)
+    assert len(fleet.waiter.lines) < 50
+
+
 async def test_who_greets_without_end_is_blocked(fleet: Fleet) -> None:
     hello = codec.encode(0, [m.Hello(worker="bad", epoch=1, pid=1, model="x")])
     async with fleet.worker(fleet.keys("good"), "good"):
