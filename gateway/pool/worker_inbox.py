@@ -254,6 +254,7 @@ class WorkerInbox:
         worker = self._dispatcher.workers[peer.key]
         match message:
             case Cached():
+                peer.says(message)
                 self._dispatcher.cached(peer.key, message)
             case m.Admitted() if worker.is_held:
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})

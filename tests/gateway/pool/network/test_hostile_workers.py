@@ -17,6 +17,7 @@ from gateway.pool.workers.worker import Worker
 from protocol.errors import ErrorCode
 from protocol.wire import codec, facts
 from protocol.wire import messages as m
+from protocol.wire.cached import Cached
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.sharing import Recall, SettingsReport
 from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked, SlotActed
@@ -267,6 +268,24 @@ async def test_what_a_worker_gives_as_a_reason_makes_no_long_line(fleet: Fleet) 
             await fleet.logged("unknown message ")
         await answers(fleet)
     assert max(map(len, fleet.waiter.lines)) < 5000
+
+
+async def test_a_worker_says_only_so_much_of_its_cache_at_once(fleet: Fleet) -> None:
+    """A frame of 100 MB of it held the loop for half a minute."""
+    run = bytes(range(1, 9)) * 1025
+    some = Cached(added=(run,), removed=(run,))
+    async with (
+        fleet.worker(fleet.keys("good"), "good"),
+        fleet.worker(fleet.keys("bad"), "bad") as bad,
+    ):
+        await fleet.until(2)
+        await bad.send(*[some] * 250)
+        await bad.send(*[some] * 250)
+        await bad.send(*[some] * 260)
+        await fleet.logged("bytes of cached blocks in a frame")
+        await fleet.logged("worker lost worker=bad")
+        assert sum("frame unreadable" in line for line in fleet.waiter.lines) == 1
+        await answers(fleet)
 
 
 @pytest.mark.parametrize(
