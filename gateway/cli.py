@@ -112,9 +112,9 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
 def expected_workers(pool: PoolConfig) -> list[ExpectedWorker]:
     """List the workers whose names and slots are known from the configuration."""
     return [
-        ExpectedWorker(one.name, one.alias, one.n_slots)
-        for one in pool.worker
-        if one.name and one.alias and one.count == 1 and one.n_slots > 0
+        ExpectedWorker(worker.name, worker.alias, worker.n_slots)
+        for worker in pool.worker
+        if worker.name and worker.alias and worker.count == 1 and worker.n_slots > 0
     ]
 
 

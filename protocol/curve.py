@@ -38,7 +38,7 @@ class PublicKey:
 
     def accepts(self, name: str) -> bool:
         """Whether a worker with this key may have this name."""
-        return not self.workers or any(fnmatchcase(name, one) for one in self.workers)
+        return not self.workers or any(fnmatchcase(name, worker) for worker in self.workers)
 
 
 def read_public(path: Path) -> PublicKey:
@@ -51,7 +51,9 @@ def read_public(path: Path) -> PublicKey:
     for name in table.keys() - {"public-key", "workers"}:
         raise ConfigError(f"{path}: unknown key '{name}'")
     workers = table.get("workers", [])
-    if not isinstance(workers, list) or not all(isinstance(one, str) and one for one in workers):
+    if not isinstance(workers, list) or not all(
+        isinstance(worker, str) and worker for worker in workers
+    ):
         raise ConfigError(f"{path}: workers must be a list of names or patterns")
     return PublicKey(_key(table, "public-key", path), path, tuple(workers))
 
@@ -81,7 +83,7 @@ def public_files(path: Path) -> list[Path]:
 
 def public_text(key: str, workers: tuple[str, ...] = ()) -> str:
     """Write a `.pub` file."""
-    names = ", ".join(f'"{one}"' for one in workers)
+    names = ", ".join(f'"{worker}"' for worker in workers)
     return f'public-key = "{key}"\n' + (f"workers = [{names}]\n" if names else "")
 
 

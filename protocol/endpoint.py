@@ -65,7 +65,7 @@ def read_endpoint(text: str, key: str, *, is_bound: bool) -> Endpoint:
 
 def bound(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
     """Check where a gateway is to listen for workers; raises `ConfigError`."""
-    found = tuple(read_endpoint(one, "bind", is_bound=True) for one in endpoints)
+    found = tuple(read_endpoint(endpoint, "bind", is_bound=True) for endpoint in endpoints)
     for one in found:
         if one.is_tcp and not has_keys:
             raise ConfigError(
@@ -77,7 +77,7 @@ def bound(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
 
 def dialled(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
     """Check what a worker is to dial; raises `ConfigError`."""
-    found = tuple(read_endpoint(one, "connect", is_bound=False) for one in endpoints)
+    found = tuple(read_endpoint(endpoint, "connect", is_bound=False) for endpoint in endpoints)
     for one in found:
         if one.is_tcp and not has_keys:
             raise ConfigError(

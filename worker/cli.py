@@ -295,8 +295,8 @@ def _orders(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> Orde
     fleet = Fleet(start.folder, os.environ, start.host, Questions(control))
     tables = reader.tables(first)
     fleet.workers = {
-        one.name: planned_worker(one, config)
-        for one, config in zip(tables, pool.worker, strict=True)
+        table.name: planned_worker(table, config)
+        for table, config in zip(tables, pool.worker, strict=True)
     }
     return Orders(control, Rollouts(fleet, reader, first, pool))
 

@@ -120,8 +120,8 @@ def _restore(engine: Engine, card: ModelCard, kept: SleepState) -> None:
     if card != kept.card:
         raise ConfigError(f"{card.path} has changed while the worker slept")
     engine.tasks.scales = kept.scales
-    for one in fields(Counters):
-        setattr(engine.counters, one.name, getattr(kept.counters, one.name))
+    for field in fields(Counters):
+        setattr(engine.counters, field.name, getattr(kept.counters, field.name))
     engine.counters.n_kv_used = engine.counters.n_kv_busy = 0
 
 

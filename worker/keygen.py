@@ -40,9 +40,13 @@ def keygen(folder: Path, name: str, role: str | None, workers: tuple[str, ...]) 
         raise click.UsageError(f"--name {name}: must be the name of a file")
     if role == "gateway" and workers:
         raise click.UsageError("--worker: a gateway's key has no worker names")
-    for one in workers:
-        if not one or any(character in one for character in '"\\') or not one.isprintable():
-            raise click.UsageError(f"--worker {one}: must be a name or a pattern")
+    for pattern in workers:
+        if (
+            not pattern
+            or any(character in pattern for character in '"\\')
+            or not pattern.isprintable()
+        ):
+            raise click.UsageError(f"--worker {pattern}: must be a name or a pattern")
     secret, public = folder / f"{name}{SECRET_SUFFIX}", folder / f"{name}{PUBLIC_SUFFIX}"
     public_key, secret_key = (key.decode() for key in zmq.curve_keypair())
     try:

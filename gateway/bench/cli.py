@@ -38,7 +38,7 @@ def bench(url: str, **values: Any) -> None:
         settings = {name: _plain(value) for name, value in values.items() if name != "api_key"}
         found = document(run, slo, {"url": url} | settings, with_requests=values["details"])
         values["file"].write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-    if not any(one.ok for one in run.transcripts):
+    if not any(transcript.ok for transcript in run.transcripts):
         raise SystemExit(1)
 
 

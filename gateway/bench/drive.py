@@ -65,7 +65,9 @@ class Driver:
     @property
     def n_done(self) -> int:
         """Requests of the load that have ended."""
-        return sum(one.end_s > 0 for one in self.transcripts if one.role is Role.LOAD)
+        return sum(
+            transcript.end_s > 0 for transcript in self.transcripts if transcript.role is Role.LOAD
+        )
 
     @property
     def turns(self) -> int:

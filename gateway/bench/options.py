@@ -46,7 +46,7 @@ _NATURAL, _POSITIVE, _NOT_NEGATIVE = click.IntRange(0), click.IntRange(1), click
 _OPTIONS = (
     click.option(
         "--endpoint",
-        type=click.Choice([str(one) for one in BenchEndpoint]),
+        type=click.Choice([str(endpoint) for endpoint in BenchEndpoint]),
         default="chat",
         show_default=True,
         help="Endpoint to measure; native is llama-server's /completion.",

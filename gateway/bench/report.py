@@ -19,7 +19,7 @@ def text(run: BenchRun, slo: Slo) -> str:
     if background := _of(run, Role.BACKGROUND):
         parts += ["\nbackground", table(summarize(background), Slo())]
     parts.append(_client(run, found.duration_s))
-    if failed := [one for one in run.transcripts if one.message]:
+    if failed := [transcript for transcript in run.transcripts if transcript.message]:
         parts.append(f"first error      {failed[0].message}")
     if run.is_cut_short:
         parts.append("cut short: the figures are of what had ended")
@@ -56,25 +56,25 @@ def document(
     if background := _of(run, Role.BACKGROUND):
         found["background"] = as_dict(summarize(background))
     if with_requests:
-        found["requests"] = [_request(one) for one in run.transcripts]
+        found["requests"] = [_request(transcript) for transcript in run.transcripts]
     return found
 
 
-def _request(one: Transcript) -> dict[str, Any]:
+def _request(transcript: Transcript) -> dict[str, Any]:
     return {
-        "role": one.role,
-        "conversation": one.conversation,
-        "turn": one.turn,
-        "start_s": one.start_s,
-        "end_s": one.end_s,
-        "arrivals_s": one.arrivals_s,
-        "counts": dataclasses.asdict(one.counts),
-        "status": one.status,
-        "finish": one.finish,
-        "failure": one.failure,
-        "message": one.message,
+        "role": transcript.role,
+        "conversation": transcript.conversation,
+        "turn": transcript.turn,
+        "start_s": transcript.start_s,
+        "end_s": transcript.end_s,
+        "arrivals_s": transcript.arrivals_s,
+        "counts": dataclasses.asdict(transcript.counts),
+        "status": transcript.status,
+        "finish": transcript.finish,
+        "failure": transcript.failure,
+        "message": transcript.message,
     }
 
 
 def _of(run: BenchRun, role: Role) -> tuple[Transcript, ...]:
-    return tuple(one for one in run.transcripts if one.role is role)
+    return tuple(transcript for transcript in run.transcripts if transcript.role is role)

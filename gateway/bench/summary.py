@@ -40,13 +40,13 @@ class Slo:
     def __bool__(self) -> bool:
         return any((self.ttft_ms, self.itl_ms, self.e2e_ms))
 
-    def is_kept(self, one: Transcript) -> bool:
+    def is_kept(self, request: Transcript) -> bool:
         """Return whether a finished request kept all limits."""
-        if self.ttft_ms and not (one.arrivals_s and one.ttft_s * 1e3 <= self.ttft_ms):
+        if self.ttft_ms and not (request.arrivals_s and request.ttft_s * 1e3 <= self.ttft_ms):
             return False
-        if self.itl_ms and one.n_output > 1 and one.tpot_s * 1e3 > self.itl_ms:
+        if self.itl_ms and request.n_output > 1 and request.tpot_s * 1e3 > self.itl_ms:
             return False
-        return not self.e2e_ms or one.e2e_s * 1e3 <= self.e2e_ms
+        return not self.e2e_ms or request.e2e_s * 1e3 <= self.e2e_ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,38 +80,40 @@ class Summary:
 def summarize(transcripts: Iterable[Transcript], slo: Slo | None = None) -> Summary:
     """Compute the figures of these requests."""
     found = tuple(transcripts)
-    ok = [one for one in found if one.ok]
-    n_cut = sum(one.failure is Failure.CUT for one in found)
-    seen = [one for one in found if one.ok or one.failure is Failure.CUT]
-    started = [one for one in found if one.start_s]
-    whole_s = max((one.end_s for one in started), default=0) - min(
-        (one.start_s for one in started), default=0
-    )
+    ok = [request for request in found if request.ok]
+    cut = [request for request in found if request.failure is Failure.CUT]
+    failed = [request for request in found if not (request.ok or request.failure is Failure.CUT)]
+    seen = [*ok, *cut]
+    started = [request for request in found if request.start_s]
+    start_s = min((request.start_s for request in started), default=0)
+    whole_s = max((request.end_s for request in started), default=0) - start_s
     per_s = 1 / whole_s if whole_s > 0 else 0.0
-    streamed = [one for one in seen if len(one.arrivals_s) > 1]
-    n_output = sum(one.n_output for one in seen)
-    n_prompt = sum(max(0, one.counts.n_prompt) for one in ok)
-    good = [one for one in ok if slo.is_kept(one)] if slo else []
+    streamed = [request for request in seen if len(request.arrivals_s) > 1]
+    paced = [request for request in streamed if request.ok and request.n_output > 1]
+    n_output = sum(request.n_output for request in seen)
+    prompts = [request.counts.n_prompt for request in ok]
+    n_prompt = sum(max(0, n) for n in prompts)
+    good = [request for request in ok if slo.is_kept(request)] if slo else []
     return Summary(
         n_ok=len(ok),
-        n_failed=len(found) - len(ok) - n_cut,
-        n_cut=n_cut,
-        errors=Counter(error_kind(one) for one in found if not one.ok and one not in seen),
+        n_failed=len(failed),
+        n_cut=len(cut),
+        errors=Counter(map(error_kind, failed)),
         duration_s=whole_s,
         requests_per_s=len(ok) * per_s,
-        inputs_per_s=sum(one.n_inputs for one in ok) * per_s,
+        inputs_per_s=sum(request.n_inputs for request in ok) * per_s,
         output_tokens_per_s=n_output * per_s,
         input_tokens_per_s=n_prompt * per_s,
         n_prompt=n_prompt,
-        n_cached=_total(one.counts.n_cached for one in ok),
-        n_computed=_total(one.counts.n_computed for one in ok),
+        n_cached=_total(request.counts.n_cached for request in ok),
+        n_computed=_total(request.counts.n_computed for request in ok),
         n_output=n_output,
-        ttft_ms=distribution([one.ttft_s * 1e3 for one in seen if _has_first(one)]),
-        itl_ms=distribution([gap * 1e3 for one in streamed for gap in one.gaps_s]),
-        tpot_ms=distribution([one.tpot_s * 1e3 for one in streamed if one.ok and one.n_output > 1]),
-        e2e_ms=distribution([one.e2e_s * 1e3 for one in ok]),
-        prompt_tokens=distribution([one.counts.n_prompt for one in ok if one.counts.n_prompt >= 0]),
-        output_tokens=distribution([one.n_output for one in ok if one.n_output]),
+        ttft_ms=distribution([request.ttft_s * 1e3 for request in seen if _has_first(request)]),
+        itl_ms=distribution([gap * 1e3 for request in streamed for gap in request.gaps_s]),
+        tpot_ms=distribution([request.tpot_s * 1e3 for request in paced]),
+        e2e_ms=distribution([request.e2e_s * 1e3 for request in ok]),
+        prompt_tokens=distribution([n for n in prompts if n >= 0]),
+        output_tokens=distribution([request.n_output for request in ok if request.n_output]),
         goodput_per_s=len(good) * per_s,
         n_good=len(good),
     )
@@ -123,16 +125,16 @@ def _total(counts: Iterable[int]) -> int:
     return sum(known) if known else -1
 
 
-def _has_first(one: Transcript) -> bool:
+def _has_first(request: Transcript) -> bool:
     """Return whether the time of the first token is known; of a whole answer it is not."""
-    return bool(one.arrivals_s) and one.streamed
+    return bool(request.arrivals_s) and request.streamed
 
 
-def error_kind(one: Transcript) -> str:
+def error_kind(request: Transcript) -> str:
     """Return the kind of a failure; of a refusal with its status."""
-    if one.failure is Failure.REFUSED:
-        return f"{Failure.REFUSED}_{one.status}"
-    return str(one.failure)
+    if request.failure is Failure.REFUSED:
+        return f"{Failure.REFUSED}_{request.status}"
+    return str(request.failure)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -96,7 +96,7 @@ class RecentMinutes:
 
     def own_rows(self) -> list[list[Any]]:
         """Write what this gateway counted, for others."""
-        return [one.row(second) for second, one in self._own.items()]
+        return [sample.row(second) for second, sample in self._own.items()]
 
     def rows(self, others: Sequence[Mapping[int, GatewaySecond]], since: int = 0) -> dict[str, Any]:
         """Return the samples after a second, by their second.
@@ -139,8 +139,8 @@ class RecentMinutes:
             self._ttft(ttft, 0.95),
             last.n_busy,
             last.n_slots,
-            sum(one.n_waiting for one in now),
-            sum(one.n_moved for one in now),
+            sum(sample.n_waiting for sample in now),
+            sum(sample.n_moved for sample in now),
         ]
 
     def _ttft(self, counts: Mapping[int, int], share: float) -> float | None:

@@ -59,7 +59,7 @@ def read_part(answer: Mapping[str, Any]) -> tuple[GatewayPart, dict[int, Gateway
 
 def event_rows(gateway: str, events: Sequence[PoolEvent]) -> dict[str, Row]:
     """Show events, each under an id that no other gateway gives."""
-    return {f"{gateway}.{one.number}": _shown(one) for one in events}
+    return {f"{gateway}.{event.number}": _shown(event) for event in events}
 
 
 def request_rows(gateway: str, rows: Sequence[Row]) -> dict[str, Row]:

@@ -29,15 +29,17 @@ def process_events(before: FleetReport, after: FleetReport) -> Iterator[ProcessE
     """Yield the events between two reports; none before the first report."""
     if not before.processes:
         return
-    known = {one.name: one for one in before.processes}
-    for one in after.processes:
-        if (old := known.get(one.name)) is None:
+    known = {process.name: process for process in before.processes}
+    for process in after.processes:
+        if (old := known.get(process.name)) is None:
             continue
-        kind = _KINDS.get(one.state)
-        if kind is not None and one.state != old.state:
-            yield ProcessEvent(kind=kind, name=one.name, model=one.model, why=_why(one))
-        elif one.n_restarts > old.n_restarts and old.state not in _KINDS:
-            yield ProcessEvent(kind=EventKind.DIED, name=one.name, model=one.model, why=one.why)
+        kind = _KINDS.get(process.state)
+        if kind is not None and process.state != old.state:
+            yield ProcessEvent(kind=kind, name=process.name, model=process.model, why=_why(process))
+        elif process.n_restarts > old.n_restarts and old.state not in _KINDS:
+            yield ProcessEvent(
+                kind=EventKind.DIED, name=process.name, model=process.model, why=process.why
+            )
     yield from _of_rollout(before.rollout, after.rollout)
 
 

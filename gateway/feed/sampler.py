@@ -55,15 +55,15 @@ class PoolSampler:
         views = self._pool.status.workers()
         self._compare(views)
         self._count(views)
-        latencies = [one.ttft.parts()[:-1] for one in self._metrics.latencies.values()]
+        latencies = [latency.ttft.parts()[:-1] for latency in self._metrics.latencies.values()]
         self.history.add(
             second,
             Totals(
                 n_predicted=self._sums[0],
                 n_prompt=self._sums[1],
                 n_cached=self._sums[2],
-                n_busy=sum(one.n_busy for one in views),
-                n_slots=sum(one.n_slots for one in views),
+                n_busy=sum(view.n_busy for view in views),
+                n_slots=sum(view.n_slots for view in views),
             ),
             n_waiting=sum(self._pool.status.queue_depths().values()),
             n_moved=sum(self._metrics.moves.values()),
@@ -76,8 +76,8 @@ class PoolSampler:
         The first report of a worker adds nothing: it counts from the worker's own start.
         """
         known, self._counted = self._counted, {}
-        for one in views:
-            key, stats = (one.name, one.model), self._metrics.stats.latest(one.name)
+        for view in views:
+            key, stats = (view.name, view.model), self._metrics.stats.latest(view.name)
             now = (stats.n_predicted, stats.n_prompt, stats.n_cached)
             before = known.get(key, now)
             self._counted[key] = now
@@ -86,17 +86,17 @@ class PoolSampler:
 
     def _compare(self, views: Iterable[WorkerView]) -> None:
         events = self._pool.events
-        workers = {one.name: one for one in views}
-        for name, one in workers.items():
-            old = self._workers.get(name, one)
-            if one.is_ejected != old.is_ejected:
-                kind = EventKind.EJECTED if one.is_ejected else EventKind.LET_IN
-                events.note(kind, name=name, model=one.model)
-            if (one.state == _ASLEEP) != (old.state == _ASLEEP):
-                kind = EventKind.ASLEEP if one.state == _ASLEEP else EventKind.AWAKE
-                events.note(kind, name=name, model=one.model)
+        workers = {view.name: view for view in views}
+        for name, worker in workers.items():
+            old = self._workers.get(name, worker)
+            if worker.is_ejected != old.is_ejected:
+                kind = EventKind.EJECTED if worker.is_ejected else EventKind.LET_IN
+                events.note(kind, name=name, model=worker.model)
+            if (worker.state == _ASLEEP) != (old.state == _ASLEEP):
+                kind = EventKind.ASLEEP if worker.state == _ASLEEP else EventKind.AWAKE
+                events.note(kind, name=name, model=worker.model)
         self._workers = workers
-        refused = {one.fingerprint: one for one in self._pool.status.quarantined()}
+        refused = {view.fingerprint: view for view in self._pool.status.quarantined()}
         for fingerprint in refused.keys() - self._refused:
             n_deaths = refused[fingerprint].n_deaths
             why = f"{n_deaths} workers died with it; refused for an hour"

@@ -65,8 +65,13 @@ class Sources:
         return f"<Sources {self.pool!r}>"
 
     def _reported(self, before: FleetReport, after: FleetReport) -> None:
-        for one in process_events(before, after):
-            self.pool.events.note(one.kind, name=one.name, model=one.model, why=one.why)
+        for event in process_events(before, after):
+            self.pool.events.note(
+                event.kind,
+                name=event.name,
+                model=event.model,
+                why=event.why,
+            )
 
     def part(self) -> GatewayPart:
         """Return what this gateway alone knows."""
@@ -103,10 +108,10 @@ class Sources:
         rows = worker_rows(
             views,
             self.supervisor.report,
-            {one.name: rates.rate(one.name, now) for one in views},
+            {view.name: rates.rate(view.name, now) for view in views},
             self._about["host"],
         )
-        latest = {one.name: stats.latest(one.name) for one in views}
+        latest = {view.name: stats.latest(view.name) for view in views}
         workers, load = worker_sections(rows, seen.cards, latest, parts)
         sections = {
             "pool": self._facts(parts, silent),

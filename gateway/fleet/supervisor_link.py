@@ -116,7 +116,9 @@ class SupervisorLink:
                 self._compare(line)
                 before, self.report = self.report, line
                 self.serving_models = frozenset(
-                    one.model for one in line.processes if one.model and one.state == "ready"
+                    process.model
+                    for process in line.processes
+                    if process.model and process.state == "ready"
                 )
                 self._watch(before, line)
             case Reply():
@@ -132,10 +134,10 @@ class SupervisorLink:
 
     def _compare(self, report: FleetReport) -> None:
         """Forget the workers that the supervisor does not have any more."""
-        names = {one.name for one in report.processes}
-        for one in self.report.processes:
-            if one.model and one.name not in names:
-                self._retired(one.name)
+        names = {process.name for process in report.processes}
+        for process in self.report.processes:
+            if process.model and process.name not in names:
+                self._retired(process.name)
 
     async def _answer(self, ask: GoldenQuestion) -> None:
         text = error = ""

@@ -72,14 +72,14 @@ def gateway_rows(report: FleetReport, own_pid: int) -> list[dict[str, Any]]:
     """List the gateways of this host; without a supervisor this one alone is known."""
     rows = [
         {
-            "name": one.name,
-            "state": one.state,
-            "pid": one.pid,
-            "n_restarts": one.n_restarts,
-            "is_this": one.pid == own_pid,
+            "name": process.name,
+            "state": process.state,
+            "pid": process.pid,
+            "n_restarts": process.n_restarts,
+            "is_this": process.pid == own_pid,
         }
-        for one in report.processes
-        if not one.model
+        for process in report.processes
+        if not process.model
     ]
     alone = {"name": "gateway", "state": "ready", "pid": own_pid, "n_restarts": None}
     return rows or [{**alone, "is_this": True}]

@@ -93,6 +93,8 @@ def find_direct_writer(scope: Scope, send: Send) -> DirectWriter | None:
     connection = getattr(protocol, "connection", None)
     transport: Any = getattr(getattr(server, "writer", None), "transport", None)
     calls = ("write", "get_write_buffer_size", "is_closing")
-    if type(connection) is not h11.Connection or not all(hasattr(transport, one) for one in calls):
+    if type(connection) is not h11.Connection or not all(
+        hasattr(transport, call) for call in calls
+    ):
         return None
     return DirectWriter(transport, connection)

@@ -46,7 +46,7 @@ async def send_places(
     wait_s = NOTICE_S
     while True:
         await asyncio.sleep(wait_s)
-        if not all(one.task.state is TaskState.WAITING for one in streams):
+        if not all(stream.task.state is TaskState.WAITING for stream in streams):
             break
         found = place(streams[0].task_id)
         if found is not None:
@@ -68,7 +68,8 @@ def comment_of(place: QueuePlace) -> bytes:
 def _waits(streams: Sequence[TaskStream]) -> bool:
     """Return whether a choice has not started and has no slot."""
     return any(
-        one.task.state is TaskState.WAITING and not one.answer.has_started for one in streams
+        stream.task.state is TaskState.WAITING and not stream.answer.has_started
+        for stream in streams
     )
 
 

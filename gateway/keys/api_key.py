@@ -70,7 +70,9 @@ class ApiKey:
     def allows(self, *names: str) -> bool:
         """Return whether it may use a model that has these names."""
         patterns = self.models
-        return not patterns or any(fnmatchcase(name, one) for one in patterns for name in names)
+        return not patterns or any(
+            fnmatchcase(name, pattern) for pattern in patterns for name in names
+        )
 
 
 KEY = "llamapool.key"

@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
 
 def with_key(text: str, key: ApiKey) -> str:
     """Add a key at the end; raises `KeyFileError` if its name is taken."""
-    if any(one.name == key.name for one in parse_keys(text)):
+    if any(existing.name == key.name for existing in parse_keys(text)):
         raise KeyFileError(f"there is a key '{key.name}' already; revoke it first")
     gap = "" if not text or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
     changed = f"{text}{gap}{table(key)}"
@@ -52,11 +52,11 @@ def with_key(text: str, key: ApiKey) -> str:
 def without_key(text: str, name: str) -> str:
     """Take out a key with its table; raises `KeyFileError` if there is none of that name."""
     keys = parse_keys(text)
-    kept = tuple(one for one in keys if one.name != name)
+    kept = tuple(key for key in keys if key.name != name)
     if len(kept) == len(keys):
         raise KeyFileError(f"there is no key '{name}'")
     starts = [match.start() for match in HEADER.finditer(text)]
-    i = next(i for i, one in enumerate(keys) if one.name == name)
+    i = next(i for i, key in enumerate(keys) if key.name == name)
     if len(starts) != len(keys):
         raise KeyFileError("its tables are not written as [[key]]: edit it by hand")
     end = [*starts, len(text)][i + 1]

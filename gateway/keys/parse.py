@@ -67,14 +67,14 @@ def _clear_key(value: Any) -> str:
 
 def _scopes(value: Any) -> frozenset[str]:
     known = sorted(EVERY_SCOPE)
-    if not isinstance(value, list) or not value or not all(one in known for one in value):
+    if not isinstance(value, list) or not value or not all(name in known for name in value):
         raise ValueError(f"must be a list of some of: {', '.join(known)}")
     return frozenset(map(KeyScope, value))
 
 
 def _models(value: Any) -> tuple[str, ...]:
     is_list = isinstance(value, list) and 0 < len(value) <= _MAX_MODELS
-    if not is_list or not all(isinstance(one, str) and 0 < len(one) <= 4096 for one in value):
+    if not is_list or not all(isinstance(name, str) and 0 < len(name) <= 4096 for name in value):
         raise ValueError(f"must be a list of 1 to {_MAX_MODELS} names; leave it out for all models")
     return tuple(value)
 
@@ -90,7 +90,7 @@ def _expiry(value: Any) -> float:
 
 
 def _priority(value: Any) -> PriorityClass:
-    names = [one.name.lower() for one in PriorityClass]
+    names = [priority.name.lower() for priority in PriorityClass]
     if value not in names:
         raise ValueError(f"must be one of {', '.join(names)}")
     return PriorityClass[value.upper()]
@@ -181,24 +181,24 @@ def _parse_tables(text: str) -> tuple[ApiKey, ...]:
 
 def _record(row: dict[str, Any]) -> ApiKey:
     refuse_unknown(KeyTable, row)
-    one = read(KeyTable(), row)
-    if not one.name:
+    table = read(KeyTable(), row)
+    if not table.name:
         raise InvalidRequest("Field 'name': is missing", param="name")
-    if bool(one.key) == bool(one.sha256):
+    if bool(table.key) == bool(table.sha256):
         raise InvalidRequest("needs one of the fields 'sha256' and 'key'", param="key")
     return ApiKey(
-        name=one.name,
-        digests=one.sha256 or (digest(one.key),),
-        scopes=one.scopes,
-        models=one.models,
+        name=table.name,
+        digests=table.sha256 or (digest(table.key),),
+        scopes=table.scopes,
+        models=table.models,
         limits=KeyLimits(
-            priority=one.priority,
-            concurrent=one.concurrent,
-            requests_per_minute=one.requests_per_minute,
-            tokens_per_minute=one.tokens_per_minute,
-            tokens_per_day=one.tokens_per_day,
+            priority=table.priority,
+            concurrent=table.concurrent,
+            requests_per_minute=table.requests_per_minute,
+            tokens_per_minute=table.tokens_per_minute,
+            tokens_per_day=table.tokens_per_day,
         ),
-        expires_at=one.expires,
+        expires_at=table.expires,
     )
 
 
@@ -206,16 +206,16 @@ def by_digest(keys: Sequence[ApiKey]) -> dict[bytes, ApiKey]:
     """Return the records by their digests; raises `KeyFileError` if two share one, or a name."""
     found: dict[bytes, ApiKey] = {}
     names: dict[str, ApiKey] = {}
-    for one in keys:
-        for each in one.digests:
-            other = found.setdefault(each, one)
-            if other is not one and not (other.is_plain and one.is_plain):
-                raise KeyFileError(f"keys '{other.name}' and '{one.name}' are the same key")
-            if one.scopes > other.scopes:
-                found[each] = one
-        other = names.setdefault(one.name, one)
-        if other is not one and other.digests != one.digests:
-            raise KeyFileError(f"two keys have the name '{one.name}'")
+    for key in keys:
+        for each in key.digests:
+            other = found.setdefault(each, key)
+            if other is not key and not (other.is_plain and key.is_plain):
+                raise KeyFileError(f"keys '{other.name}' and '{key.name}' are the same key")
+            if key.scopes > other.scopes:
+                found[each] = key
+        other = names.setdefault(key.name, key)
+        if other is not key and other.digests != key.digests:
+            raise KeyFileError(f"two keys have the name '{key.name}'")
     return found
 
 

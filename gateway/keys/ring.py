@@ -107,7 +107,7 @@ class KeyRing:
     def has_admin(self) -> bool:
         """Whether any key is an admin's."""
         keys = self._keys.values()
-        return self.is_open or any(KeyScope.ADMIN in one.scopes for one in keys)
+        return self.is_open or any(KeyScope.ADMIN in key.scopes for key in keys)
 
     def find(self, key: str) -> ApiKey | None:
         """Return the record of a key, also if it has expired; None if the key is unknown.
@@ -176,8 +176,8 @@ def open_ring(keys: Iterable[str], paths: Iterable[str], admins: Iterable[str] =
     files = [KeyFile(_located(path)) for path in paths]
     for file in files:
         file.keys = file.read()
-    given = [plain_key(one) for one in _listed(keys)]
-    given += [plain_key(one, is_admin=True) for one in _listed(admins)]
+    given = [plain_key(key) for key in _listed(keys)]
+    given += [plain_key(key, is_admin=True) for key in _listed(admins)]
     return KeyRing(given, files)
 
 

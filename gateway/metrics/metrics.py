@@ -51,7 +51,9 @@ class Metrics:
 
     def counters(self) -> dict[str, Counter[tuple[str, ...]]]:
         """Return all counters with labels, which are added up over the gateways of a host."""
-        return {name: one for name, one in vars(self).items() if isinstance(one, Counter)}
+        return {
+            name: counter for name, counter in vars(self).items() if isinstance(counter, Counter)
+        }
 
     def of_model(self, model: str) -> ModelLatencies:
         """Return the histograms of a model."""

@@ -52,29 +52,29 @@ class WorkerSums:
         of its host was set back.
         """
         first, second = sorted(epoch for epoch in self.runs if epoch != current)[:2]
-        one, other = self.runs.pop(first), self.runs.pop(second)
-        self.runs[second] = tuple(a + b for a, b in zip(one, other, strict=True))
+        counts, other = self.runs.pop(first), self.runs.pop(second)
+        self.runs[second] = tuple(a + b for a, b in zip(counts, other, strict=True))
         pairs = zip_longest(self.accepted.pop(first), self.accepted.pop(second), fillvalue=0)
         self.accepted[second] = tuple(map(sum, pairs))
 
     def take_over(self, row: Mapping[str, Any]) -> None:
         """Merge the counters that another gateway has of the same worker: a row of `as_rows`."""
         self.n_tokens_max = max(self.n_tokens_max, int(row["n_tokens_max"]))
-        theirs = {int(epoch): one for epoch, one in row["runs"].items()}
+        theirs = {int(epoch): counts for epoch, counts in row["runs"].items()}
         first = min(theirs, default=0)
         # Its oldest row holds all runs before it: those are not to be counted twice.
         if len(theirs) >= _MAX_RUNS:
-            for epoch in [one for one in self.runs if one < first]:
+            for epoch in [run for run in self.runs if run < first]:
                 del self.runs[epoch], self.accepted[epoch]
-        for epoch, one in sorted(theirs.items()):
+        for epoch, their_counts in sorted(theirs.items()):
             if len(self.runs) >= _MAX_RUNS and epoch < min(self.runs):
                 continue  # it is in the own oldest row
             try:
-                values = _json_values(one)
+                values = _json_values(their_counts)
             except KeyError:  # of another release
-                values = tuple(one.get(name, 0) for name in SUMMED)
+                values = tuple(their_counts.get(name, 0) for name in SUMMED)
             if values != self.runs.get(epoch):
-                self.note(epoch, values, one.get(_LISTED, ()))
+                self.note(epoch, values, their_counts.get(_LISTED, ()))
 
 
 class StatsBook:
@@ -111,7 +111,7 @@ class StatsBook:
 
     def accepted_at(self) -> list[int]:
         """Return the accepted draft tokens of all workers, by position in the draft."""
-        lists = [one for row in self._rows.values() for one in row.accepted.values()]
+        lists = [counts for row in self._rows.values() for counts in row.accepted.values()]
         return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
     def totals(self) -> dict[str, float]:

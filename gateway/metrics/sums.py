@@ -26,7 +26,7 @@ _KEYS, _CPU = "keys", "cpu_s"
 def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     """Write the counters of this gateway."""
     metrics.process = ProcessUsage.now()
-    histograms = [["http", label, one.parts()] for label, one in metrics.http.items()]
+    histograms = [["http", label, histogram.parts()] for label, histogram in metrics.http.items()]
     for model, latencies in metrics.latencies.items():
         histograms += [[name, model, getattr(latencies, name).parts()] for name in BOUNDS]
     histograms.append(["loop", "", metrics.loop_lag.histogram.parts()])
@@ -106,19 +106,19 @@ def with_others(metrics: Metrics, others: Iterable[Counted]) -> Metrics:
     result.n_late = metrics.n_late + counts["n_late"][()]
     own = metrics.connections
     result.connections = ConnectionCounts(
-        n_open=own.n_open + sum(one.get("n_open", 0) for one in others),
+        n_open=own.n_open + sum(other.get("n_open", 0) for other in others),
         n_closed_idle=own.n_closed_idle + counts["n_closed_idle"][()],
         n_refused=own.n_refused + counts["n_refused"][()],
     )
-    kept = [metrics.kept(), *(one.get("kept", (0, 0)) for one in others)]
+    kept = [metrics.kept(), *(other.get("kept", (0, 0)) for other in others)]
     result.kept = lambda: (sum(n for n, _ in kept), sum(n_bytes for _, n_bytes in kept))
     result.keys = _keys(metrics.keys, counts[_KEYS])
     result.process = ProcessUsage(
         metrics.process.cpu_s + counts[_CPU][()],
-        metrics.process.resident_bytes + sum(one.get("resident_bytes", 0) for one in others),
+        metrics.process.resident_bytes + sum(other.get("resident_bytes", 0) for other in others),
     )
     result.loop_lag = copy.copy(metrics.loop_lag)
-    lags = (one.get("lag_max_s", 0.0) for one in others)
+    lags = (other.get("lag_max_s", 0.0) for other in others)
     result.loop_lag.longest_s = max(metrics.loop_lag.longest_s, *lags, 0.0)
     _add_histograms(result, metrics, total["histograms"])
     return result
@@ -134,8 +134,8 @@ def _keys(own: KeyCounts, others: Mapping[Any, float]) -> KeyCounts:
 
 
 def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str, Any]]) -> None:
-    result.http = {label: copy.deepcopy(one) for label, one in own.http.items()}
-    result.latencies = {model: copy.deepcopy(one) for model, one in own.latencies.items()}
+    result.http = {label: copy.deepcopy(histogram) for label, histogram in own.http.items()}
+    result.latencies = {model: copy.deepcopy(latency) for model, latency in own.latencies.items()}
     result.loop_lag.histogram = copy.deepcopy(own.loop_lag.histogram)
     for name, label, parts in rows:
         if name == "loop":
@@ -161,20 +161,20 @@ class HostView:
     def queue_depths(self) -> Mapping[str, int]:
         """Count the waiting tasks of each model."""
         depths = Counter(self._pool.queue_depths())
-        for one in self._others:
-            depths.update(one.get("depths", {}))
+        for other in self._others:
+            depths.update(other.get("depths", {}))
         return depths
 
     def n_quarantined(self) -> int:
         """Count the requests that a gateway refuses because workers died with them."""
-        others = (int(one.get("n_quarantined", 0)) for one in self._others)
+        others = (int(other.get("n_quarantined", 0)) for other in self._others)
         return max(self._pool.n_quarantined(), *others, 0)
 
     def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
         """Count the waiting and the running tasks of each API key."""
         totals = dict(self._pool.tasks_of_keys())
-        for one in self._others:
-            for key, (n_waiting, n_running) in one.get("tasks_of_keys", {}).items():
+        for other in self._others:
+            for key, (n_waiting, n_running) in other.get("tasks_of_keys", {}).items():
                 before = totals.get(key, (0, 0))
                 totals[key] = before[0] + n_waiting, before[1] + n_running
         return totals

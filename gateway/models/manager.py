@@ -231,8 +231,8 @@ class ModelManager:
         report = await self._order(Verb.RELOAD, self._next_list())
         if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
-        leaving = [one for one in self.states.models.values() if one.is_stopping]
-        await self._until(lambda: not any(one.is_stopping for one in leaving))
+        leaving = [model for model in self.states.models.values() if model.is_stopping]
+        await self._until(lambda: not any(model.is_stopping for model in leaving))
         self.events.publish(RELOADED)
 
     async def _order(self, verb: Verb, answer: "asyncio.Future[T]", model: str = "") -> T:

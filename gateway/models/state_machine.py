@@ -79,7 +79,7 @@ class ModelStates:
         """Find a model by name or alias."""
         if name in self.models:
             return self.models[name]
-        return next((one for one in self.models.values() if name in one.info.aliases), None)
+        return next((model for model in self.models.values() if name in model.info.aliases), None)
 
     def enqueue(self, request_id: int, model: ManagedModel) -> list[Action]:
         """Let a request wait for a model; it is admitted at once if the model is loaded."""
@@ -118,7 +118,9 @@ class ModelStates:
         """Whether one more model could be loaded without waiting for a request to end."""
         if self._n_free() > 0:
             return True
-        return any(one.is_stopping for one in self.models.values()) or self._victim() is not None
+        return (
+            any(model.is_stopping for model in self.models.values()) or self._victim() is not None
+        )
 
     def unload(self, model: ManagedModel) -> list[Action]:
         """Unload a model; requests that wait for it to load are refused."""
@@ -222,7 +224,7 @@ class ModelStates:
 
     def _make_room(self, n_needed: int) -> list[Action]:
         actions: list[Action] = []
-        n_leaving = sum(one.is_stopping for one in self.models.values())
+        n_leaving = sum(model.is_stopping for model in self.models.values())
         while self._n_free() + n_leaving < n_needed and (victim := self._victim()):
             actions += self._stop(victim, if_unused=True)
             n_leaving += 1
@@ -231,11 +233,15 @@ class ModelStates:
     def _n_free(self) -> int:
         if self._models_max <= 0:
             return 1  # always room for one more
-        return self._models_max - sum(one.is_running for one in self.models.values())
+        return self._models_max - sum(model.is_running for model in self.models.values())
 
     def _victim(self) -> ManagedModel | None:
-        able = [one for one in self.models.values() if one.is_idle and one.name not in self._queue]
-        return min(able, key=lambda one: one.last_used, default=None)
+        able = [
+            model
+            for model in self.models.values()
+            if model.is_idle and model.name not in self._queue
+        ]
+        return min(able, key=lambda model: model.last_used, default=None)
 
     def _start(self, model: ManagedModel) -> list[Action]:
         model.become(ModelState.LOADING)

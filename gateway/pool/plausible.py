@@ -164,7 +164,7 @@ def longest_prompt(request: TaskMessage) -> int:
             parts += [*part, *part.values()]
         elif isinstance(part, list | tuple):
             n_tokens += len(part)
-            parts += [one for one in part if not isinstance(one, int | float)]
+            parts += [value for value in part if not isinstance(value, int | float)]
     return n_tokens
 
 

@@ -175,7 +175,9 @@ class Pool:
         if owner is None:
             raise InvalidRequest("Invalid slot ID", param="id_slot")
         name, model, slot = owner
-        if not any(one.is_ready and one.name == name for one in self.dispatcher.workers.values()):
+        if not any(
+            worker.is_ready and worker.name == name for worker in self.dispatcher.workers.values()
+        ):
             raise TaskError(ErrorCode.UNAVAILABLE, f"The worker of slot {slot_id} is not ready")
         spec = TaskSpec(
             task_id=next(self._ids),
@@ -195,9 +197,9 @@ class Pool:
 
     def drain_worker(self, name: str) -> None:
         """Tell a worker to finish, or to give its tasks to others, and to leave."""
-        for one in self.dispatcher.workers.values():
-            if one.name == name:
-                self.transport.post(one.key, m.Drain())
+        for worker in self.dispatcher.workers.values():
+            if worker.name == name:
+                self.transport.post(worker.key, m.Drain())
 
     def forget_worker(self, name: str) -> None:
         """Free the slot ids of a worker that will not come back, unless it is connected."""

@@ -71,7 +71,7 @@ class PoolStatus:
 
     def has_worker(self, name: str) -> bool:
         """Whether a worker of this name is connected."""
-        return any(one.name == name for one in self._dispatcher.workers.values())
+        return any(worker.name == name for worker in self._dispatcher.workers.values())
 
     def card(self, model: str | None) -> ModelCard:
         """Find the model of a request; a pool with one model accepts any name.
@@ -95,17 +95,17 @@ class PoolStatus:
 
     def state(self, model: str) -> ModelState:
         """Return the state of a model: that of its worker which is closest to taking a task."""
-        workers = [one for one in self._dispatcher.workers.values() if one.model == model]
-        have = [one for one in workers if one.state is not WorkerState.LOADING]
+        workers = [worker for worker in self._dispatcher.workers.values() if worker.model == model]
+        have = [worker for worker in workers if worker.state is not WorkerState.LOADING]
         if have:
-            is_sleeping = all(one.is_sleeping for one in have)
+            is_sleeping = all(worker.is_sleeping for worker in have)
             return ModelState.SLEEPING if is_sleeping else ModelState.LOADED
         return ModelState.LOADING if workers else ModelState.UNLOADED
 
     def n_slots(self, model: str) -> int:
         """Count the slots of a model over all its workers."""
         workers = self._dispatcher.workers.values()
-        return sum(one.n_slots for one in workers if one.model == model)
+        return sum(worker.n_slots for worker in workers if worker.model == model)
 
     def queue_depths(self) -> Mapping[str, int]:
         """Count the tasks of every known model that have no slot yet, those sent ahead too."""

@@ -142,8 +142,8 @@ class WorkerCalls:
         answer = await self._inspect(worker)
         base = self._dispatcher.slots.base(worker.name)
         # An id of another number could be too large for JSON.
-        if answer is not None and {one.id for one in answer.slots} <= {*range(worker.n_slots)}:
-            return tuple(replace(one, id=base + one.id) for one in answer.slots)
+        if answer is not None and {slot.id for slot in answer.slots} <= {*range(worker.n_slots)}:
+            return tuple(replace(slot, id=base + slot.id) for slot in answer.slots)
         return guess_slots(worker, base)
 
     async def _inspect(self, worker: Worker) -> m.Inspected | None:

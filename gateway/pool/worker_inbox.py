@@ -118,11 +118,11 @@ class WorkerInbox:
         """Count what a lost worker has computed, from its own memory if that can be read here."""
         if peer.accounts is None:
             return
-        for one in peer.accounts.of(peer.number):
-            lease = TaskKey(one.task, one.attempt)
-            end = m.Failed(code=ErrorCode.INTERNAL, message="", usage=one.usage)
+        for account in peer.accounts.of(peer.number):
+            lease = TaskKey(account.task, account.attempt)
+            end = m.Failed(code=ErrorCode.INTERNAL, message="", usage=account.usage)
             if not (implausible(end) or self._overstated(lease, end)):
-                self._dispatcher.accounted(peer.key, lease, one.usage)
+                self._dispatcher.accounted(peer.key, lease, account.usage)
         sums = peer.accounts.sums()
         stats = dataclasses.replace(
             peer.stats, n_prompt=sums.n_read, n_cached=sums.n_cached, n_predicted=sums.n_predicted

@@ -87,7 +87,9 @@ class StreamEndpoints:
         if isinstance(body, dict):
             check_body("StreamLookup", body, bounds_of(None, self._limits.fields))
             ids = _texts(body.get("conversation_ids"))
-        return json_response([_row(one) for one in self._sessions.lookup(scope["key"], ids)])
+        return json_response(
+            [_row(session) for session in self._sessions.lookup(scope["key"], ids)]
+        )
 
     async def _end(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """End a stream for which another gateway was asked."""

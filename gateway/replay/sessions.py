@@ -160,8 +160,8 @@ class StreamSessions:
     ) -> bool:
         """Forget an ended stream of the key that has most; false if all run or are being read."""
         for sessions in sorted(of_key.values(), key=measure, reverse=True):
-            unread = (one for one in sessions.values() if not one.n_readers)
-            ended = next((one for one in unread if one.is_over), None)
+            unread = (session for session in sessions.values() if not session.n_readers)
+            ended = next((session for session in unread if session.is_over), None)
             if ended is not None:
                 self._forget(ended)
                 return True
@@ -169,15 +169,15 @@ class StreamSessions:
 
     def _shorten_longest(self) -> None:
         """Drop the beginning of the longest stream: not all, its readers are near the end."""
-        every = (one for sessions in self._of_key.values() for one in sessions.values())
-        longest = max(every, key=lambda one: one.n_bytes)
+        every = (session for sessions in self._of_key.values() for session in sessions.values())
+        longest = max(every, key=lambda session: session.n_bytes)
         n_before = longest.n_bytes
         longest.drop(min(_DROP_BYTES, (n_before + 1) // 2))
         self.n_bytes -= n_before - longest.n_bytes
 
 
 def _bytes_of(sessions: _Sessions) -> int:
-    return sum(one.n_bytes for one in sessions.values())
+    return sum(session.n_bytes for session in sessions.values())
 
 
 def _names(conversation_id: str) -> Iterator[str]:

@@ -154,7 +154,9 @@ class Admin:
         """List the models that the key of a request may use."""
         if self._service.models is not None:
             listing = self._service.models.listing()
-            data = [one for one in listing["data"] if may_use(scope, one["id"], *one["aliases"])]
+            data = [
+                entry for entry in listing["data"] if may_use(scope, entry["id"], *entry["aliases"])
+            ]
             return listing | {"data": data}
         cards, pool = self._service.ready_cards(), self._service.pool
         cards = tuple(one for one in cards if may_use(scope, one.name, *one.aliases))

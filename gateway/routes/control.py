@@ -37,7 +37,7 @@ class ChatControlEndpoint:
         if self._service.live.find(tenant, chat_id):
             return json_response(await self._end_reasoning(tenant, chat_id))
         answers = await self._service.siblings.ask(_QUESTION, tenant=tenant, chat_id=chat_id)
-        known = (one for one in answers.values() if one and one != _failure(_UNKNOWN))
+        known = (answer for answer in answers.values() if answer and answer != _failure(_UNKNOWN))
         return json_response(next(known, _failure(_UNKNOWN)))
 
     async def _answer(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -49,7 +49,7 @@ class ChatControlEndpoint:
         if not streams:
             return _failure(_UNKNOWN)
         tasks = [stream.request for stream in streams]
-        if not all(isinstance(one, Generate) and one.params.reasoning_control for one in tasks):
+        if not all(isinstance(task, Generate) and task.params.reasoning_control for task in tasks):
             return _failure(_UNARMED)
         asked = (self._service.pool.calls.end_reasoning(stream) for stream in streams)
         return {"success": True} if any(await asyncio.gather(*asked)) else _failure(_UNKNOWN)

@@ -185,7 +185,9 @@ class GenerationEndpoint:
         if not watchers and takes_comments:
             watchers = [send_places(streams, events, self._service.pool.status.place)]
         told = notice if takes_comments else None
-        writers = [ChoiceWriter(i, one, plan.reply, events, told) for i, one in enumerate(streams)]
+        writers = [
+            ChoiceWriter(i, stream, plan.reply, events, told) for i, stream in enumerate(streams)
+        ]
         try:
             writing = together(writer.run() for writer in writers)
             await guarded(writing, disconnected(exchange.receive), events.keep_alive(), *watchers)
@@ -200,7 +202,7 @@ class GenerationEndpoint:
 
 
 def _weight(outcome: TaskOutcome) -> int:
-    n_top = sum(len(one.top) for one in (*outcome.prompt, *outcome.probs))
+    n_top = sum(len(prob.top) for prob in (*outcome.prompt, *outcome.probs))
     return len(outcome.tokens) + len(outcome.done.biases) + n_top
 
 

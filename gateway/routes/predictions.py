@@ -82,7 +82,9 @@ class PredictionEndpoint:
             raise InvalidRequest(message, param="instances")
         begins = asyncio.Lock()
         with self._service.answers.held(scope["tenant"]) as held:
-            answers = together(self._predict(one, scope, held, begins) for one in instances)
+            answers = together(
+                self._predict(instance, scope, held, begins) for instance in instances
+            )
             predictions = await guarded(answers, disconnected(receive))
             is_long = held.n_bytes > LARGE
             return await in_thread(is_long, json_response, {"predictions": predictions})

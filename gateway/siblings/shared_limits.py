@@ -59,8 +59,9 @@ class SharedLimits:
     async def start(self) -> None:
         """Take over the usage so far, and ask the others each second from now on."""
         answers = await self._exchange(is_first=True)
-        started = (one for one in answers if one.get("has_started", True))  # older releases: no key
-        histories = next((one["histories"] for one in started), None)
+        # Older releases have no key `has_started`.
+        started = (answer for answer in answers if answer.get("has_started", True))
+        histories = next((answer["histories"] for answer in started), None)
         if histories is None:
             used = await asyncio.to_thread(self._used_today)
             histories = {tenant: UsageHistory(today=n) for tenant, n in used.items()}
@@ -107,7 +108,9 @@ class SharedLimits:
         now, name = asyncio.get_running_loop().time(), str(asked["asker"])
         last = self._askers.pop(name, None)
         self._askers = {
-            one: asker for one, asker in self._askers.items() if now - asker.asked_at < _FORGOTTEN_S
+            other: asker
+            for other, asker in self._askers.items()
+            if now - asker.asked_at < _FORGOTTEN_S
         }
         self._askers[name] = _PendingUsage(now)
         is_first = bool(asked["is_first"])

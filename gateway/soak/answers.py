@@ -57,8 +57,8 @@ def _chat(reader: AnswerReader, payload: _Payload) -> None:
         message = choice.get("delta") or choice.get("message") or {}
         reader.parts[f"{name}.text"] += message.get("content") or ""
         reader.parts[f"{name}.reasoning"] += message.get("reasoning_content") or ""
-        for one in (choice.get("logprobs") or {}).get("content") or ():
-            reader.parts[f"{name}.probs"] += f" {one['token']}"
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            reader.parts[f"{name}.probs"] += f" {entry['token']}"
         for number, call in enumerate(message.get("tool_calls") or ()):
             part = f"{name}.call{call.get('index', number)}"
             reader.parts[f"{part}.name"] += call["function"].get("name") or ""
@@ -79,8 +79,8 @@ def _native(reader: AnswerReader, payload: _Payload) -> None:
     name = str(payload.get("index", 0))
     reader.parts[f"{name}.text"] += payload.get("content") or ""
     reader.parts[f"{name}.tokens"] += "".join(f" {token}" for token in payload.get("tokens") or ())
-    for one in payload.get("completion_probabilities") or ():
-        reader.parts[f"{name}.probs"] += f" {one['id']}"
+    for entry in payload.get("completion_probabilities") or ():
+        reader.parts[f"{name}.probs"] += f" {entry['id']}"
     if payload.get("stop"):
         reader.parts[f"{name}.n"] = str(payload["tokens_predicted"])
         reader.end(name, payload.get("stop_type"))
@@ -117,10 +117,10 @@ def _messages(reader: AnswerReader, payload: _Payload) -> None:
 
 
 def _embeddings(reader: AnswerReader, payload: _Payload) -> None:
-    for one in payload["data"]:
-        digest = hashlib.sha256(orjson.dumps(one["embedding"])).hexdigest()
-        reader.parts[f"{one['index']}.vector"] = digest
-        reader.end(str(one["index"]), "stop")
+    for entry in payload["data"]:
+        digest = hashlib.sha256(orjson.dumps(entry["embedding"])).hexdigest()
+        reader.parts[f"{entry['index']}.vector"] = digest
+        reader.end(str(entry["index"]), "stop")
 
 
 _READERS = {

@@ -61,7 +61,7 @@ async def stop_shortly(scene: Scene, name: str) -> None:
 async def kill_gateway(scene: Scene, name: str) -> None:
     """Kill a gateway; its workers stay."""
     since = len(scene.pool.lines)
-    pids = [scene.pool.pid_of(one) for one in scene.pool.workers]
+    pids = [scene.pool.pid_of(worker) for worker in scene.pool.workers]
     scene.signal(name)
     await scene.pool.wait_for(rf"process ready child={name} ", 30, since=since)
     scene.expect(all(map(is_alive, pids)), "a worker ended with the gateway")

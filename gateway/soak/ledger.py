@@ -31,19 +31,19 @@ class FaultRow:
     def is_well(self, *, may_refuse: bool = False) -> bool:
         """Whether nothing was lost, doubled, wrong, leaked or, unless it may be, refused."""
         broken = (Ending.LOST, Ending.DOUBLED, Ending.WRONG)
-        n_bad = sum(self.counts[one] for one in broken)
+        n_bad = sum(self.counts[ending] for ending in broken)
         n_refused = 0 if may_refuse else self.counts[Ending.REFUSED]
         return not (n_bad or n_refused or self.leaks or self.violations)
 
     def cells(self) -> list[str]:
         """Return the row as texts, in the order of `HEADINGS`."""
         order = (Ending.ANSWERED, Ending.REFUSED, Ending.LOST, Ending.DOUBLED, Ending.WRONG)
-        counts = [str(self.counts[one]) for one in order]
+        counts = [str(self.counts[ending]) for ending in order]
         return [str(self.n_sent), *counts, str(len(self.leaks)), f"{self.longest_gap_s:.2f} s"]
 
     def problems(self) -> list[str]:
         """Return what is wrong, in words."""
-        return [*self.violations, *(f"leaked: {one}" for one in self.leaks), *self.examples]
+        return [*self.violations, *(f"leaked: {leak}" for leak in self.leaks), *self.examples]
 
 
 def row_of(
@@ -55,15 +55,17 @@ def row_of(
 ) -> FaultRow:
     """Count how the requests ended."""
     every = list(outcomes)
-    bad = [one for one in every if one.ending is not Ending.ANSWERED]
+    bad = [outcome for outcome in every if outcome.ending is not Ending.ANSWERED]
     return FaultRow(
         name=name,
         what=what,
-        counts=Counter(one.ending for one in every),
+        counts=Counter(outcome.ending for outcome in every),
         leaks=tuple(leaks),
-        longest_gap_s=max((one.longest_gap_s for one in every), default=0.0),
+        longest_gap_s=max((outcome.longest_gap_s for outcome in every), default=0.0),
         violations=tuple(violations),
-        examples=tuple(f"{one.request.name} {one.ending}: {one.why}" for one in bad[:6]),
+        examples=tuple(
+            f"{outcome.request.name} {outcome.ending}: {outcome.why}" for outcome in bad[:6]
+        ),
     )
 
 

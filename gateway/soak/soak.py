@@ -79,7 +79,9 @@ async def _faults(
         await scene.load.answers(max(1, int(plan.every_s * 2)))
         marks[fault.name].append((n_before, len(scene.load.outcomes)))
         n_done += 1
-        bad = [one for one in scene.load.outcomes[n_before:] if one.ending != "answered"]
+        bad = [
+            outcome for outcome in scene.load.outcomes[n_before:] if outcome.ending != "answered"
+        ]
         tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
         for one in bad[:4]:
             tell(f"          {one.request.name} {one.ending}: {one.why}")
@@ -89,7 +91,7 @@ async def _faults(
         row_of(
             fault.name,
             f"{fault.what}, {len(marks[fault.name])} times",
-            [one for start, end in marks[fault.name] for one in outcomes[start:end]],
+            [outcome for start, end in marks[fault.name] for outcome in outcomes[start:end]],
             (),
         )
         for fault in plan.faults

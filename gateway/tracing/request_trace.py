@@ -71,39 +71,45 @@ class RequestTrace:
     ) -> None:
         """Write each wait and each worker."""
         waits_since = task.submitted_at
-        for number, one in enumerate(attempts):
-            if not number or one.assigned_at > waits_since:
-                self._span("queue", context, at(waits_since), at(one.assigned_at))
+        for number, attempt in enumerate(attempts):
+            if not number or attempt.assigned_at > waits_since:
+                self._span("queue", context, at(waits_since), at(attempt.assigned_at))
             later = attempts[number + 1].assigned_at if number + 1 < len(attempts) else 0.0
-            end = min(one.ended_at or task.ended_at, later or task.ended_at)
-            self._worker(context, number, one, end, at)
+            end = min(attempt.ended_at or task.ended_at, later or task.ended_at)
+            self._worker(context, number, attempt, end, at)
             waits_since = end
         if not attempts:
             self._span("queue", context, at(waits_since), at(task.ended_at))
 
-    def _worker(self, context: Context, number: int, one: Attempt, end: float, at: _Clock) -> None:
+    def _worker(
+        self, context: Context, number: int, attempt: Attempt, end: float, at: _Clock
+    ) -> None:
         """Write what a worker did, up to `end`."""
         attributes: dict[str, AttributeValue] = {
-            "llamapool.worker": one.worker,
-            "llamapool.route": one.route,
+            "llamapool.worker": attempt.worker,
+            "llamapool.route": attempt.route,
             "llamapool.attempt": number,
         }
-        name = f"worker {one.worker}"
+        name = f"worker {attempt.worker}"
         span = self.tracer.start_span(
-            name, context, attributes=attributes, start_time=at(one.assigned_at)
+            name, context, attributes=attributes, start_time=at(attempt.assigned_at)
         )
         inner = set_span_in_context(span)
-        first = min(one.first_at, end)
-        if one.started_at:
+        first = min(attempt.first_at, end)
+        if attempt.started_at:
             read = first or end
-            began = max(one.assigned_at, read - one.reading_s) if one.reading_s else one.started_at
-            counts = {"llamapool.n_read": one.n_read, "llamapool.n_cached": one.n_reused}
+            began = (
+                max(attempt.assigned_at, read - attempt.reading_s)
+                if attempt.reading_s
+                else attempt.started_at
+            )
+            counts = {"llamapool.n_read": attempt.n_read, "llamapool.n_cached": attempt.n_reused}
             self._span("prompt", inner, at(min(began, read)), at(read), counts)
         if first:
-            if not one.n_before:
+            if not attempt.n_before:
                 span.add_event("gen_ai.first_token", timestamp=at(first))
-            written = min(end, first + one.writing_s) if one.writing_s else end
-            counts = {"llamapool.n_predicted": one.n_predicted}
+            written = min(end, first + attempt.writing_s) if attempt.writing_s else end
+            counts = {"llamapool.n_predicted": attempt.n_predicted}
             self._span("decode", inner, at(first), at(written), counts)
         span.end(at(end))
 

@@ -118,7 +118,7 @@ class UsageRecorder:
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
         if left := self.unwritten():
-            n = sum(one.tokens.requests for one in left)
+            n = sum(record.tokens.requests for record in left)
             logger.error(
                 "usage lost",
                 extra={
@@ -220,10 +220,10 @@ class UsageRecorder:
     def _keep(self, entries: Iterable[UsageEntry]) -> None:
         """Add entries to the sums; the lock is held."""
         for entry in entries:
-            one = entry
-            if one.group not in self._kept and len(self._kept) >= MAX_SUMS:
-                one = UsageEntry(time=one.time, key=_LOST, tokens=one.tokens)
-            _add(self._kept, one)
+            record = entry
+            if record.group not in self._kept and len(self._kept) >= MAX_SUMS:
+                record = UsageEntry(time=record.time, key=_LOST, tokens=record.tokens)
+            _add(self._kept, record)
 
     def _fails(self, error: Exception) -> None:
         if not self._is_failing:
@@ -249,8 +249,8 @@ class UsageRecorder:
 def _sums(entries: Iterable[UsageEntry]) -> list[UsageEntry]:
     """Add entries up by their groups."""
     sums: dict[tuple[str, ...], UsageEntry] = {}
-    for one in entries:
-        _add(sums, one)
+    for entry in entries:
+        _add(sums, entry)
     return list(sums.values())
 
 

@@ -305,7 +305,7 @@ def without_secrets(config: PoolConfig) -> PoolConfig:
     return dataclasses.replace(
         config,
         gateway=dataclasses.replace(config.gateway, api_key=(), api_key_admin=()),
-        worker=tuple(dataclasses.replace(one, hf_token="") for one in config.worker),
+        worker=tuple(dataclasses.replace(worker, hf_token="") for worker in config.worker),
     )
 
 

@@ -357,9 +357,9 @@ def _built(kind: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(kind):
         made: Any = kind
         hints = _hints(made)
-        return made(**{name: _built(hints[name], one) for name, one in value.items()})
+        return made(**{name: _built(hints[name], field) for name, field in value.items()})
     if origin is tuple:
-        return tuple(_built(inner[0], one) for one in value)
+        return tuple(_built(inner[0], field) for field in value)
     if origin in (typing.Union, types.UnionType):
         return None if value is None else _built(inner[0], value)
     if isinstance(kind, type) and issubclass(kind, StrEnum):

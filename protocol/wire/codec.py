@@ -233,7 +233,9 @@ def _shape(cls: Any) -> _MessageShape:
     defaults = tuple(f.default for f in fields(cls))
     if len(names) > 1:
         return _MessageShape(names, defaults, attrgetter(*names))
-    return _MessageShape(names, defaults, lambda one: tuple(getattr(one, name) for name in names))
+    return _MessageShape(
+        names, defaults, lambda message: tuple(getattr(message, name) for name in names)
+    )
 
 
 class FrameRefusal(NamedTuple):

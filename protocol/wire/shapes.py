@@ -323,15 +323,15 @@ def measure(value: Any) -> tuple[int, int]:
     level, depth, n_chars = [value], 0, 0
     while level:
         following: list[Any] = []
-        for one in level:
-            if type(one) is str:
-                n_chars += len(one)
-            elif isinstance(one, dict):
-                following += one.values()
-                n_chars += sum(map(len, one))
-            elif isinstance(one, list):
-                following += one
-        depth += any(isinstance(one, dict | list) for one in level)
+        for item in level:
+            if type(item) is str:
+                n_chars += len(item)
+            elif isinstance(item, dict):
+                following += item.values()
+                n_chars += sum(map(len, item))
+            elif isinstance(item, list):
+                following += item
+        depth += any(isinstance(item, dict | list) for item in level)
         level = following
     return depth, n_chars
 

@@ -10,7 +10,7 @@ _RIGHT = frozenset({"BUSY", "QUEUE", "TOKENS/S", "RESTARTS"})
 def table(status: Mapping[str, Any]) -> str:
     """Write the workers, what waits, the gateways, and the rolling change if there is one."""
     workers: Sequence[Mapping[str, Any]] = status["workers"]
-    rows = [_HEAD, *(_row(one) for one in workers)]
+    rows = [_HEAD, *(_row(worker) for worker in workers)]
     lines = _aligned(rows)
     waiting = {model: n for model, n in status["queue"].items() if n}
     queue = ", ".join(f"{n} for {model}" for model, n in sorted(waiting.items())) or "empty"

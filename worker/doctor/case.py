@@ -49,7 +49,7 @@ class Case:
     @property
     def workers(self) -> tuple[WorkerConfig, ...]:
         """Return the workers that run llama.cpp."""
-        return tuple(one for one in self.pool.worker if one.backend == "llama")
+        return tuple(worker for worker in self.pool.worker if worker.backend == "llama")
 
     def environment(self, worker: WorkerConfig | None = None) -> Mapping[str, str]:
         """Return what the process of a worker would have as its environment."""
@@ -72,11 +72,14 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
         pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=_at_hand)
     except ConfigError as error:
         workers = pool.worker or (WorkerConfig(),)
-        named = [replace(one, name=one.name or f"worker-{i}") for i, one in enumerate(workers, 1)]
+        named = [
+            replace(worker, name=worker.name or f"worker-{i}")
+            for i, worker in enumerate(workers, 1)
+        ]
         return replace(pool, worker=tuple(named)), (), str(error)
     if not placements:  # models are loaded on demand
         return pool, (), ""
-    return pool, tuple(describe([one.name for one in pool.worker], placements)), ""
+    return pool, tuple(describe([worker.name for worker in pool.worker], placements)), ""
 
 
 def _at_hand(worker: WorkerConfig) -> WorkerConfig:

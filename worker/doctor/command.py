@@ -111,5 +111,5 @@ def _summary(findings: Iterable[Finding]) -> str:
 
 
 def _json(findings: list[Finding]) -> str:
-    rows = [{**dataclasses.asdict(one), "level": one.level.value} for one in findings]
+    rows = [{**dataclasses.asdict(finding), "level": finding.level.value} for finding in findings]
     return json.dumps({"version": version(), "ok": not exit_code(findings), "checks": rows})

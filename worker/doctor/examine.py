@@ -147,11 +147,13 @@ class _HostChecks:
         yield system.judge_files(*probe.limit(resource.RLIMIT_NOFILE))
 
     def shm(self) -> Iterator[Finding]:
-        devices = [len(one.devices.split(",")) for one in self._case.workers if one.devices]
+        devices = [
+            len(worker.devices.split(",")) for worker in self._case.workers if worker.devices
+        ]
         yield system.judge_shm(probe.free_shm(), max(devices, default=0))
 
     def group(self) -> Iterator[Finding]:
-        n_threads = max((one.n_threads for one in self._case.workers), default=0)
+        n_threads = max((worker.n_threads for worker in self._case.workers), default=0)
         yield system.judge_group(self._case.host.quota, n_threads, probe.max_tasks())
 
     def openmp(self) -> Iterator[Finding]:
@@ -183,10 +185,10 @@ class _ModelChecks:
 
     def files(self) -> Iterator[Finding]:
         workers = self._case.workers
-        for source in dict.fromkeys(one.hf_repo or one.model_url for one in workers):
+        for source in dict.fromkeys(worker.hf_repo or worker.model_url for worker in workers):
             if source:
                 yield model.not_here(source)
-        here = (one.model for one in workers if not one.model_url)
+        here = (worker.model for worker in workers if not worker.model_url)
         for path in dict.fromkeys(here):
             if not path:
                 continue  # to be fetched; or the check of the configuration reports its error
@@ -200,12 +202,14 @@ class _ModelChecks:
         workers = self._readable()
         if not workers:
             return
-        weights = {one.model: self._header(Path(one.model)).size for one in workers}
+        weights = {worker.model: self._header(Path(worker.model)).size for worker in workers}
         need = system.Need(
             weights=sum(weights.values()),
-            mapped=sum(weights[path] for path in {one.model for one in workers if maps(one)}),
-            copies=sum(weights[one.model] for one in workers if not maps(one)),
-            cache=sum(cache_bytes(self._header(Path(one.model)), one) for one in workers),
+            mapped=sum(
+                weights[path] for path in {worker.model for worker in workers if maps(worker)}
+            ),
+            copies=sum(weights[worker.model] for worker in workers if not maps(worker)),
+            cache=sum(cache_bytes(self._header(Path(worker.model)), worker) for worker in workers),
             on_gpu=self._on_gpu(workers),
         )
         yield system.judge_memory(need, free_memory() or sys.maxsize, group_memory())
@@ -213,12 +217,14 @@ class _ModelChecks:
     def _on_gpu(self, workers: list[WorkerConfig]) -> int | None:
         """Return the free memory of the GPUs; None if the CPU computes."""
         devices = self._library().facts.get("devices", ())
-        free = [int(one["free"]) for one in devices if one["kind"] == "gpu"]
-        return sum(free) if free and any(one.n_gpu_layers for one in workers) else None
+        free = [int(device["free"]) for device in devices if device["kind"] == "gpu"]
+        return sum(free) if free and any(worker.n_gpu_layers for worker in workers) else None
 
     def mlock(self) -> Iterator[Finding]:
         weights = sum(self._header(Path(path)).size for path in {w.model for w in self._readable()})
-        is_wanted = any(one.use_mlock or "mlock" in one.load_mode for one in self._case.workers)
+        is_wanted = any(
+            worker.use_mlock or "mlock" in worker.load_mode for worker in self._case.workers
+        )
         limit, _ = probe.limit(resource.RLIMIT_MEMLOCK)
         yield system.judge_mlock(limit, weights, is_wanted=is_wanted)
 

@@ -41,7 +41,9 @@ def worker_keys(worker: WorkerConfig) -> Iterator[Finding]:
     try:
         dialled(worker.connect, has_keys=bool(worker.curve_key_file and worker.gateway_keys))
         yield from _secret(worker.curve_key_file)
-        files = [path for one in worker.gateway_keys for path in public_files(Path(one))]
+        files = [
+            path for gateway_key in worker.gateway_keys for path in public_files(Path(gateway_key))
+        ]
         n = len({read_public(path).key for path in files})
     except ConfigError as error:
         yield fail(KEYS, str(error), _MAKE)

@@ -140,7 +140,7 @@ _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 def judge_openmp(environ: Mapping[str, str], workers: tuple[WorkerConfig, ...]) -> Finding:
     """Judge the OpenMP variables that the workers would inherit."""
-    most = max((max(one.n_threads, one.n_threads_batch) for one in workers), default=0)
+    most = max((max(worker.n_threads, worker.n_threads_batch) for worker in workers), default=0)
     limit = environ.get("OMP_THREAD_LIMIT", "")
     if limit.isdecimal() and int(limit) < most:
         return warn(OPENMP, f"OMP_THREAD_LIMIT={limit} is below {most} threads", "unset it")

@@ -91,17 +91,17 @@ class AdapterRotation:
         """Pick the set of the next batch."""
         # What is new comes after those that wait already.
         now, served, tenants = self._n_batches, self._served, self._tenants
-        self._served = {one.scales: served.get(one.scales, now) for one in waiting}
-        self._tenants = {one.tenant: tenants.get(one.tenant, now) for one in waiting}
+        self._served = {task.scales: served.get(task.scales, now) for task in waiting}
+        self._tenants = {task.tenant: tenants.get(task.tenant, now) for task in waiting}
         chosen = min(waiting, key=self._rank).scales
         self._n_batches += 1
         self._served[chosen] = self._n_batches
-        for one in waiting:
-            if one.scales == chosen:
-                self._tenants[one.tenant] = self._n_batches
+        for task in waiting:
+            if task.scales == chosen:
+                self._tenants[task.tenant] = self._n_batches
         return chosen
 
-    def _rank(self, one: AdapterTask) -> tuple[int, int, int, int]:
-        served = self._served[one.scales]
+    def _rank(self, task: AdapterTask) -> tuple[int, int, int, int]:
+        served = self._served[task.scales]
         due = self._n_batches - 2 * len(self._served)
-        return min(served, due), self._tenants[one.tenant], served, one.order
+        return min(served, due), self._tenants[task.tenant], served, task.order

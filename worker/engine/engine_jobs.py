@@ -68,8 +68,8 @@ class EngineJobs:
 
     def drop_of(self, connection: int) -> None:
         """Drop the jobs of a connection."""
-        self._heavy = deque(one for one in self._heavy if one.key.connection != connection)
-        self._for_slots = [one for one in self._for_slots if one.key.connection != connection]
+        self._heavy = deque(job for job in self._heavy if job.key.connection != connection)
+        self._for_slots = [job for job in self._for_slots if job.key.connection != connection]
 
     def drop(self) -> list[EngineJob]:
         """Drop all jobs and return them."""

@@ -40,8 +40,8 @@ def echo(run: SlotTask, vocabulary: Vocabulary) -> tuple[TokenProb, ...]:
         return ()
     known = [None, *run.probed] if run.probed else [None] * len(task.prompt)
     told = [
-        one or TokenProb(id=token, piece=vocabulary.special_pieces[token], p=math.nan)
-        for token, one in list(zip(task.prompt, known, strict=True))[task.echo_from :]
+        prob or TokenProb(id=token, piece=vocabulary.special_pieces[token], p=math.nan)
+        for token, prob in list(zip(task.prompt, known, strict=True))[task.echo_from :]
     ]
     if vocabulary.adds_space and told:
         told[0] = replace(told[0], piece=told[0].piece.removeprefix(b" "))

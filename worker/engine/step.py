@@ -132,7 +132,7 @@ class Step:
         if not self._backend.adapters.loaded:
             return busy
         scales = self._adapter_rotation.choose(
-            [AdapterTask(one.scales, one.active.order, one.active.task.tenant) for one in busy]
+            [AdapterTask(slot.scales, slot.active.order, slot.active.task.tenant) for slot in busy]
         )
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
@@ -143,7 +143,7 @@ class Step:
         ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
         if not ready:
             return
-        slot = min(ready, key=lambda one: one.active.order)
+        slot = min(ready, key=lambda slot: slot.active.order)
         task, start = slot.active.task, len(slot.tokens)
         piece = task.media[start]
         self._outbox.flush()
@@ -216,8 +216,8 @@ class Step:
             followers: list[Slot] = []
             if slot.state is SlotState.PREFILL and row.wants_logits:
                 followers = self._sharing.identical_prompts(slot, self._slots)
-            for one in (slot, *followers):
-                self._take_token(one, index, row)
+            for other in (slot, *followers):
+                self._take_token(other, index, row)
 
     def _sample_ahead(self, rows: Sequence[BatchRow]) -> None:
         """Let the backend choose tokens of several slots at the same time, where that is faster."""

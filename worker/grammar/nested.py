@@ -36,16 +36,18 @@ class _NestedWriter:
 
     def members(self, found: Sequence[n.Property], stem: str, depth: int) -> str:
         """Write the members of an object."""
-        rules = {one.name: self._element(one, f"{stem}-{one.name}", depth) for one in found}
-        text = " space ".join(rules[one.name] for one in found if one.is_required)
-        rest = [rules[one.name] for one in found if not one.is_required]
+        rules = {
+            member.name: self._element(member, f"{stem}-{member.name}", depth) for member in found
+        }
+        text = " space ".join(rules[member.name] for member in found if member.is_required)
+        rest = [rules[member.name] for member in found if not member.is_required]
         if not rest:
             return text or '""'
         return f"{text} (space ({' | '.join(rest)}))*".strip()
 
-    def _element(self, one: n.Property, name: str, depth: int) -> str:
-        head = literal(f"{self._mark}<{one.name}>")
-        value = self._value(one.schema, name, f"{self._mark}</{one.name}>", depth + 1)
+    def _element(self, member: n.Property, name: str, depth: int) -> str:
+        head = literal(f"{self._mark}<{member.name}>")
+        value = self._value(member.schema, name, f"{self._mark}</{member.name}>", depth + 1)
         return self._builder.add_rule(name, f"{head} {value}")
 
     def _value(self, schema: n.Node, name: str, close: str, depth: int) -> str:

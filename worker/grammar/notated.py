@@ -118,18 +118,21 @@ class _NotatedWriter:
         return f"space {inner} space {literal(close)}"
 
     def _named(self, found: Sequence[n.Property], name: str, separator: str) -> str:
-        rules = {one.name: self._member(one, f"{name}-{one.name}", separator) for one in found}
-        optional = [rules[one.name] for one in found if not one.is_required]
-        required = [one.name for one in found if one.is_required]
+        rules = {
+            member.name: self._member(member, f"{name}-{member.name}", separator)
+            for member in found
+        }
+        optional = [rules[member.name] for member in found if not member.is_required]
+        required = [member.name for member in found if member.is_required]
         if self._notation.is_sorted:
             required.sort()
-        return in_any_order(self._builder, [rules[one] for one in required], optional, _SEPARATOR)
+        return in_any_order(self._builder, [rules[name] for name in required], optional, _SEPARATOR)
 
-    def _member(self, one: n.Property, name: str, separator: str) -> str:
+    def _member(self, member: n.Property, name: str, separator: str) -> str:
         is_bare = self._notation.has_bare_keys or separator != _COLON
-        key = literal(one.name) if is_bare else self._constant(one.name)
+        key = literal(member.name) if is_bare else self._constant(member.name)
         return self._builder.add_rule(
-            f"{name}-kv", f"{key} {separator}{self._value(one.schema, name)}"
+            f"{name}-kv", f"{key} {separator}{self._value(member.schema, name)}"
         )
 
     def _array(self, node: n.Array, name: str) -> str:
@@ -185,8 +188,8 @@ class _NotatedWriter:
                 return f'"[" space {inner} space "]"'
             case Mapping():
                 inner = _SEPARATOR.join(
-                    f'{self._constant_key(key)} ":" space {self._constant(one)}'
-                    for key, one in value.items()
+                    f'{self._constant_key(key)} ":" space {self._constant(inner)}'
+                    for key, inner in value.items()
                 )
                 return f'"{{" space {inner} space "}}"'
         return literal(json.dumps(value))

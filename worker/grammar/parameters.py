@@ -38,7 +38,7 @@ def argument_types(function: Mapping[str, Any]) -> dict[str, Set[str]]:
     document, found = parameters(function)
     types = TypeReader(document.refs)
     with refusing():
-        return {one.name: types.of(one.schema) for one in found}
+        return {member.name: types.of(member.schema) for member in found}
 
 
 def whole_part(function: Mapping[str, Any]) -> ValueTypes:
@@ -46,7 +46,7 @@ def whole_part(function: Mapping[str, Any]) -> ValueTypes:
     document, found = parameters(function)
     parts = _PartReader(document.refs)
     with refusing():
-        members = {one.name: parts.of(one.schema, _MAX_DEPTH) for one in found}
+        members = {member.name: parts.of(member.schema, _MAX_DEPTH) for member in found}
     return ValueTypes(frozenset({"object"}), members)
 
 

@@ -17,10 +17,11 @@ def tagged_arguments(builder: GrammarBuilder, function: Mapping[str, Any], tagge
     writer = _Writer(builder, document, tagged)
     with refusing():
         rules = {
-            one.name: builder.add_rule(f"arg-{one.name}", writer.argument(one)) for one in found
+            member.name: builder.add_rule(f"arg-{member.name}", writer.argument(member))
+            for member in found
         }
-    required = [rules[one.name] for one in found if one.is_required]
-    optional = [rules[one.name] for one in found if not one.is_required]
+    required = [rules[member.name] for member in found if member.is_required]
+    optional = [rules[member.name] for member in found if not member.is_required]
     text = in_any_order(builder, required, optional)
     return f"{'' if tagged.is_block else 'space '}{text} {literal(tagged.close)}"
 
@@ -34,37 +35,37 @@ class _Writer:
         self._tagged = tagged
         self._types = TypeReader(document.refs)
 
-    def argument(self, one: n.Property) -> str:
+    def argument(self, member: n.Property) -> str:
         """Write an argument with its tags."""
         tagged = self._tagged
-        head = literal(f"{tagged.key_open}{one.name}{tagged.key_close}")
+        head = literal(f"{tagged.key_open}{member.name}{tagged.key_close}")
         if tagged.has_type:
-            kinds = sorted(self._types.of(one.schema))
+            kinds = sorted(self._types.of(member.schema))
             head += f" ({' | '.join(map(literal, kinds))}) {literal(tagged.value_open)}"
         elif tagged.value_open:
             head += f" space {literal(tagged.value_open)}"
-        value = self._marked(one, tagged.kinds) if tagged.kinds else self._value(one)
+        value = self._marked(member, tagged.kinds) if tagged.kinds else self._value(member)
         if tagged.is_block:
             return f'{head} "\\n" {value}'
         return f"{head} {value} space"
 
-    def _marked(self, one: n.Property, kinds: tuple[str, str]) -> str:
+    def _marked(self, member: n.Property, kinds: tuple[str, str]) -> str:
         """Write the text that tells strings from other values, a value, and the tag after it."""
-        types = self._types.of(one.schema)
-        text = f"{literal(kinds['string' not in types])} {self._value(one)}"
+        types = self._types.of(member.schema)
+        text = f"{literal(kinds['string' not in types])} {self._value(member)}"
         if not types >= {"string", "null"}:
             return text
         return f'({text} | {literal(kinds[1])} "null" {literal(self._tagged.value_close)})'
 
-    def _value(self, one: n.Property) -> str:
+    def _value(self, member: n.Property) -> str:
         """Write a value and the tag after it."""
         builder, tagged = self._builder, self._tagged
         close = f"\n{tagged.value_close}\n" if tagged.is_block else tagged.value_close
-        listed = texts(one.schema, self._document.refs)
+        listed = texts(member.schema, self._document.refs)
         if listed and not any(tagged.value_close in text for text in listed):
             return f"({' | '.join(map(literal, listed))}) {literal(close)}"
-        if "string" not in self._types.of(one.schema):
-            value = builder.add_node(self._document, one.schema, f"value-{one.name}")
+        if "string" not in self._types.of(member.schema):
+            value = builder.add_node(self._document, member.schema, f"value-{member.name}")
             return f"{value} {literal(close)}"
         if tagged.quotes:
             begin, end = tagged.quotes

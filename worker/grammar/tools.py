@@ -118,8 +118,8 @@ def _calls(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
         return f"{begin} space {call}{_more(call, shape)}{end}"
     if shape.tools.is_bare:
         return f"space {call}"
-    one = builder.add_rule("tool-call", f"{begin} space {call}{close}")
-    return f"{one} (space {one})*" if shape.is_parallel else one
+    call_rule = builder.add_rule("tool-call", f"{begin} space {call}{close}")
+    return f"{call_rule} (space {call_rule})*" if shape.is_parallel else call_rule
 
 
 def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> str:
@@ -131,7 +131,7 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
         for opener in (openers[0], *shape.tools.loose_openers)
         for name, tail in tails.items()
     ]
-    one = builder.add_rule("tool-call", _choice(first))
+    call_rule = builder.add_rule("tool-call", _choice(first))
     end = f" space {literal(shape.tools.end)}" if shape.tools.end else ""
     later = [_later(name, tail, shape.tools) for name, tail in tails.items()]
     if shape.opener_prefix and not shape.is_required:
@@ -139,10 +139,10 @@ def _named(builder: GrammarBuilder, tools: Sequence[Tool], shape: ToolShape) -> 
         text = f"{literal(words)} {until(builder, openers[-1][0])}"
         more = builder.add_rule("next-call", _choice(later))
         # Only space may stand before another call; words before a call end where it begins.
-        return f"({text} ({more})? | {one}){_more(more, shape)}"
+        return f"({text} ({more})? | {call_rule}){_more(more, shape)}"
     if not shape.is_parallel:
-        return f"{one}{end}"
-    return f"{one} (space {builder.add_rule('next-call', _choice(later))})*{end}"
+        return f"{call_rule}{end}"
+    return f"{call_rule} (space {builder.add_rule('next-call', _choice(later))})*{end}"
 
 
 def _later(name: str, tail: str, tools: ToolFormat) -> str:

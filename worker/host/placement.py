@@ -168,10 +168,11 @@ def grouped(names: Sequence[str], placements: Sequence[Placement]) -> dict[Place
 def describe(names: Sequence[str], placements: Sequence[Placement]) -> list[str]:
     """Write each placement as one line, with all workers that have it."""
     return [
-        f"workers={','.join(group)} threads={one.n_threads} threads_batch={one.n_threads_batch} "
-        f"cpus={one.cpus} numa={one.numa} poll={one.poll} "
-        f"weights={'read' if one.reads else 'mapped'} ({one.why})"
-        for one, group in grouped(names, placements).items()
+        f"workers={','.join(group)} threads={placement.n_threads} "
+        f"threads_batch={placement.n_threads_batch} "
+        f"cpus={placement.cpus} numa={placement.numa} poll={placement.poll} "
+        f"weights={'read' if placement.reads else 'mapped'} ({placement.why})"
+        for placement, group in grouped(names, placements).items()
     ]
 
 

@@ -43,7 +43,7 @@ def loadings(
         _settled(worker, why_not) or _kept(worker, n_users, room)
         for worker, why_not in zip(workers, against, strict=True)
     ]
-    free = [worker for worker, one in zip(workers, settled, strict=True) if one is None]
+    free = [worker for worker, choice in zip(workers, settled, strict=True) if choice is None]
     total = sum(room.sizes[path] for worker in free for path in files(worker))
     fits = total <= room.free * _SHARE
     rest = (
@@ -51,7 +51,7 @@ def loadings(
         if fits
         else WeightLoading(False, "mapped, because they are more than half of the free memory")
     )
-    return tuple(one or rest for one in settled)
+    return tuple(choice or rest for choice in settled)
 
 
 def maps(worker: WorkerConfig) -> bool:

@@ -75,8 +75,10 @@ class Link:
     @property
     def is_open(self) -> bool:
         """The gateways that have answered, at least one, have opened the slots: all may use it."""
-        answered = [one for one in self._sessions if one.is_welcome and not one.is_retired]
-        return bool(answered) and all(one.is_open for one in answered)
+        answered = [
+            session for session in self._sessions if session.is_welcome and not session.is_retired
+        ]
+        return bool(answered) and all(session.is_open for session in answered)
 
     def close(self, reason: str, *, is_failure: bool = False) -> None:
         """Send the last messages of the engine, send `Bye` and close the connections."""

@@ -182,19 +182,19 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         what = f"{config.model} says no length of its context, or one that cannot be"
         raise ConfigError(f"{what}: name one, -c or n_ctx")
     fault = ""
-    for one in (config, *smaller_contexts(config, n_ctx_train)):
+    for candidate in (config, *smaller_contexts(config, n_ctx_train)):
         if fault:
             logger.warning(
                 "context does not fit",
                 extra={
                     "cause": fault,
                     "action": "trying with a smaller context",
-                    "n_ctx": one.n_ctx,
+                    "n_ctx": candidate.n_ctx,
                 },
             )
         library.forget_log()
-        n_ctx_slot = slot_context(one, n_ctx_train)
-        context = _make_context(model, one, n_ctx_slot)
+        n_ctx_slot = slot_context(candidate, n_ctx_train)
+        context = _make_context(model, candidate, n_ctx_slot)
         tight = is_tight(config, devices()) if context and _uses_gpu(config) else ""
         if context and not tight:
             return context, n_ctx_slot

@@ -241,7 +241,7 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
         if option.repeats and not option.is_switch:
             value = tuple(item for part in value for item in part)
         origin = option.off[0] if value is False and option.off else option.flags[-1]
-        settings |= {field: (one, origin) for field, one in option.settings(value).items()}
+        settings |= {field: (setting, origin) for field, setting in option.settings(value).items()}
     unused = [*options.unused_in(os.environ), *_unused(values)]
     not_used = [*options.not_used_in(os.environ, settings, sections), *_said()]
     return ExplicitSettings(settings, unused, [*not_used, *_without_catalog(settings)])

@@ -55,7 +55,7 @@ _ROUNDING = frozenset(
 def fingerprint(config: WorkerConfig) -> str:
     """Return the fingerprint of a resolved worker, as hexadecimal digits."""
     found = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for field in sorted(dataclasses.fields(config), key=lambda one: one.name):
+    for field in sorted(dataclasses.fields(config), key=lambda field: field.name):
         if field.name in NEUTRAL:
             continue
         found.update(f"\n{field.name}=".encode())
@@ -75,7 +75,7 @@ def _bytes_of(config: WorkerConfig, name: str) -> bytes:
         return _content(value)
     if name in _SCALED_FILES:
         files = map(split_scale, value)
-        return b",".join(_content(one.path) + f":{one.scale!r}".encode() for one in files)
+        return b",".join(_content(file.path) + f":{file.scale!r}".encode() for file in files)
     return json.dumps(value, sort_keys=True).encode()
 
 

@@ -83,7 +83,7 @@ def settle(
     if chooses_models(config):
         return _choosing(config, bind, runtime_dir), ()
     named = _named_workers(config, bind, host, fetch)
-    sizes = {path: weigh(path) for one in named for path in files(one)}
+    sizes = {path: weigh(path) for worker in named for path in files(worker)}
     placements = place(host, named, sizes)
     _refuse_duplicates(named)
     resolved = replace(
@@ -99,9 +99,9 @@ def _named_workers(
     config: PoolConfig, bind: tuple[str, ...], host: Host, fetch: Fetch
 ) -> list[WorkerConfig]:
     return [
-        replace(one, connect=_dialled(one, config.gateway, bind), count=1)
-        for worker in (_prepared(one, fetch) for one in config.worker or (WorkerConfig(),))
-        for one in counted(worker, host.name)
+        replace(numbered, connect=_dialled(numbered, config.gateway, bind), count=1)
+        for worker in (_prepared(table, fetch) for table in config.worker or (WorkerConfig(),))
+        for numbered in counted(worker, host.name)
     ]
 
 
@@ -141,8 +141,8 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
             "models_dir and models_preset do not go with several [[worker]] tables: one may say "
             "what holds for every model"
         )
-    for one in config.worker:
-        for name in filter(lambda name: getattr(one, name), _OF_A_MODEL):
+    for worker in config.worker:
+        for name in filter(lambda name: getattr(worker, name), _OF_A_MODEL):
             raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
     gateway = _placed_gateway(config.gateway, bind, runtime_dir)
     return replace(config, gateway=gateway, runtime_dir=runtime_dir)
@@ -311,7 +311,7 @@ def _bound(gateway: GatewayConfig, runtime_dir: str) -> tuple[str, ...]:
     """Return the endpoints of the gateway; one of them is for the workers of this host."""
     has_keys = bool(gateway.curve_key_file and gateway.worker_keys)
     found = bound(gateway.bind, has_keys=has_keys)
-    own = () if any(not one.is_tcp for one in found) else (local_endpoint(runtime_dir),)
+    own = () if any(not endpoint.is_tcp for endpoint in found) else (local_endpoint(runtime_dir),)
     return (*gateway.bind, *own)
 
 
@@ -319,10 +319,10 @@ def _dialled(
     worker: WorkerConfig, gateway: GatewayConfig, bind: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the endpoints that a worker dials: its own, or one of each gateway here."""
-    local = next(one for one in bind if one.startswith("ipc://"))
+    local = next(endpoint for endpoint in bind if endpoint.startswith("ipc://"))
     own = tuple(gateway_endpoint(local, index) for index in range(gateway.gateways))
     has_keys = bool(worker.curve_key_file and worker.gateway_keys)
-    return tuple(one.text for one in dialled(worker.connect or own, has_keys=has_keys))
+    return tuple(endpoint.text for endpoint in dialled(worker.connect or own, has_keys=has_keys))
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:

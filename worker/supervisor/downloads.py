@@ -69,56 +69,56 @@ class ModelDownloads:
             return
         assert self._selector is not None and process.stdout is not None
         os.set_blocking(process.stdout.fileno(), False)
-        one = self._running[model] = _Running(model, process)
-        self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._read(one))
+        download = self._running[model] = _Running(model, process)
+        self._selector.register(process.stdout, selectors.EVENT_READ, lambda: self._read(download))
 
     def cancel(self, model: str) -> bool:
         """Cancel a download; return False if there is none."""
-        if (one := self._running.get(model)) is None:
+        if (download := self._running.get(model)) is None:
             return False
-        one.error = "the download was cancelled"
-        one.process.kill()
+        download.error = "the download was cancelled"
+        download.process.kill()
         return True
 
     def close(self) -> None:
         """Cancel all downloads; the selector may be closed already."""
-        for one in list(self._running.values()):
-            self._reap(one)
+        for download in list(self._running.values()):
+            self._reap(download)
 
-    def _read(self, one: _Running) -> None:
-        assert one.process.stdout is not None
-        data = os.read(one.process.stdout.fileno(), _CHUNK)
-        *lines, one.unread = (one.unread + data).split(b"\n")
+    def _read(self, download: _Running) -> None:
+        assert download.process.stdout is not None
+        data = os.read(download.process.stdout.fileno(), _CHUNK)
+        *lines, download.unread = (download.unread + data).split(b"\n")
         for line in lines:
-            self._take(one, line)
-        if len(one.unread) > _LONGEST_LINE:
-            one.unread = b""
+            self._take(download, line)
+        if len(download.unread) > _LONGEST_LINE:
+            download.unread = b""
         if not data:
-            self._finish(one)
+            self._finish(download)
 
-    def _take(self, one: _Running, line: bytes) -> None:
+    def _take(self, download: _Running, line: bytes) -> None:
         try:
             report = json.loads(line)
             if error := report.pop("error", ""):
-                one.error = one.error or str(error)
+                download.error = download.error or str(error)
             else:
-                self._report(DownloadReport(model=one.model, **report))
+                self._report(DownloadReport(model=download.model, **report))
         except (ValueError, TypeError, AttributeError):
             return  # a library has written to standard output
 
-    def _finish(self, one: _Running) -> None:
-        assert self._selector is not None and one.process.stdout is not None
-        self._selector.unregister(one.process.stdout)
-        code = self._reap(one)
-        self._end(one.model, one.error or _failure(code))
+    def _finish(self, download: _Running) -> None:
+        assert self._selector is not None and download.process.stdout is not None
+        self._selector.unregister(download.process.stdout)
+        code = self._reap(download)
+        self._end(download.model, download.error or _failure(code))
 
-    def _reap(self, one: _Running) -> int:
+    def _reap(self, download: _Running) -> int:
         """Forget a download; end its process, if it has only closed its output."""
-        assert one.process.stdout is not None
-        one.process.stdout.close()
-        one.process.kill()
-        del self._running[one.model]
-        return one.process.wait()
+        assert download.process.stdout is not None
+        download.process.stdout.close()
+        download.process.kill()
+        del self._running[download.model]
+        return download.process.wait()
 
     def _end(self, model: str, error: str) -> None:
         if not error:

@@ -254,9 +254,9 @@ class OnDemand:
             self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
             return
         logger.info("loading", extra={"model": entry.info.name, "n_workers": len(entry.workers)})
-        for index, one in enumerate(launch.workers(entry.workers, path, os.environ)):
+        for index, worker in enumerate(launch.workers(entry.workers, path, os.environ)):
             socket = self._folder / f"notify-{self._n_started}-{index}.sock"
-            self._watches.append(ChildWatch(ManagedChild(one, socket), due_at=now))
+            self._watches.append(ChildWatch(ManagedChild(worker, socket), due_at=now))
 
     def _unload(self, model: str, now: float) -> None:
         if self._downloads.cancel(model):

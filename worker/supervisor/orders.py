@@ -67,7 +67,7 @@ class Orders:
     def _report(self, now: float) -> FleetReport:
         drained = self.workers.drained
         return FleetReport(
-            processes=tuple(_process(one, drained, now) for one in self._watches),
+            processes=tuple(_process(watch, drained, now) for watch in self._watches),
             rollout=self.workers.report(now),
         )
 
@@ -96,6 +96,6 @@ def _steady(report: FleetReport) -> FleetReport:
     """Return a report without the fields that change with time alone."""
     return replace(
         report,
-        processes=tuple(replace(one, retry_s=0.0) for one in report.processes),
+        processes=tuple(replace(process, retry_s=0.0) for process in report.processes),
         rollout=replace(report.rollout, seconds=0.0),
     )

@@ -55,7 +55,7 @@ class ModelRecalls(Generic[Peer]):
     @property
     def deadlines(self) -> list[float]:
         """Return the times at which `settled` must be called."""
-        return [one.until for one in self._asked.values()]
+        return [recall.until for recall in self._asked.values()]
 
     def ask(self, model: str, asker: Peer, now: float) -> None:
         """Ask all gateways except `asker`, which needs the room."""
@@ -77,16 +77,20 @@ class ModelRecalls(Generic[Peer]):
             self._keepers.setdefault(model, []).append(peer)
             self._control.report(ModelKept(model=model, is_kept=True))
         elif order.verb is Verb.IDLE:
-            self._free(model, [one for one in self._keepers.get(model, ()) if one is not peer])
+            self._free(
+                model, [keeper for keeper in self._keepers.get(model, ()) if keeper is not peer]
+            )
 
     def settled(self, now: float) -> list[str]:
         """Return the models to unload now, because no gateway keeps them."""
         gateways = self._control.gateways
         for model, keepers in list(self._keepers.items()):
-            self._free(model, [one for one in keepers if one in gateways])
-        for one in self._asked.values():
-            one.silent = [peer for peer in one.silent if peer in gateways]
-        found = [name for name, one in self._asked.items() if not one.silent or one.until <= now]
+            self._free(model, [keeper for keeper in keepers if keeper in gateways])
+        for recall in self._asked.values():
+            recall.silent = [peer for peer in recall.silent if peer in gateways]
+        found = [
+            name for name, recall in self._asked.items() if not recall.silent or recall.until <= now
+        ]
         for model in found:
             self.forget(model)
         return found
@@ -97,8 +101,8 @@ class ModelRecalls(Generic[Peer]):
         self._keepers.pop(model, None)
 
     def _note_answer(self, model: str, peer: Peer) -> None:
-        if (one := self._asked.get(model)) is not None:
-            one.silent = [other for other in one.silent if other is not peer]
+        if (recall := self._asked.get(model)) is not None:
+            recall.silent = [other for other in recall.silent if other is not peer]
 
     def _free(self, model: str, keepers: list[Peer]) -> None:
         """Note which gateways still keep a model; tell all gateways if none does."""

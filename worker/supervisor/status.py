@@ -73,7 +73,11 @@ class SupervisorStatus:
     def _requests(self) -> str:
         """Describe the requests of all gateways; empty before the first has reported."""
         reports = [w.child.reports for w in self._children.gateways if w.child.is_alive]
-        counts = [(one["X_RUNNING"], one["X_WAITING"]) for one in reports if "X_WAITING" in one]
+        counts = [
+            (report["X_RUNNING"], report["X_WAITING"])
+            for report in reports
+            if "X_WAITING" in report
+        ]
         if not counts:
             return ""
         n_running, n_waiting = (sum(map(int, column)) for column in zip(*counts, strict=True))

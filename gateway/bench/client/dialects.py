@@ -80,7 +80,7 @@ def body(
         case BenchEndpoint.EMBEDDINGS:
             return fields | {"input": list(inputs)} | dict(target.fields)
         case BenchEndpoint.CHAT:
-            fields["messages"] = [{"role": one.role, "content": one.content} for one in history]
+            fields["messages"] = [{"role": turn.role, "content": turn.content} for turn in history]
             fields["max_tokens"] = n_max
         case BenchEndpoint.COMPLETIONS:
             fields |= {"prompt": _plain(history), "max_tokens": n_max}
@@ -97,7 +97,7 @@ def body(
 
 def _plain(history: Sequence[ChatTurn]) -> str:
     """Return a conversation as text, for an endpoint without messages."""
-    return "\n".join(one.content for one in history)
+    return "\n".join(turn.content for turn in history)
 
 
 def read(endpoint: BenchEndpoint, answer: Mapping[str, Any]) -> AnswerPiece:

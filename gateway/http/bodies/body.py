@@ -133,8 +133,8 @@ def _compression(scope: Scope) -> str:
     """Return the compression that the headers name; empty if it is none or unknown."""
     for name, value in scope["headers"]:
         if name == b"content-encoding":
-            codings = (one.strip().lower() for one in value.decode("latin-1").split(","))
-            return next((one for one in codings if one in _COMPRESSIONS), "")
+            codings = (coding.strip().lower() for coding in value.decode("latin-1").split(","))
+            return next((coding for coding in codings if coding in _COMPRESSIONS), "")
     return ""
 
 

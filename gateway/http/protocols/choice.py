@@ -20,7 +20,7 @@ class Http1(H11Protocol):
             request = h11.Request(
                 method=request.method,
                 target=request.target,
-                headers=[one for one in request.headers if one[0] != b"upgrade"],
+                headers=[header for header in request.headers if header[0] != b"upgrade"],
                 http_version=request.http_version,
             )
         await super()._create_stream(request)

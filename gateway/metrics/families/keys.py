@@ -25,7 +25,7 @@ def of_keys(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the counters, and how many tasks of each key wait and run."""
     keys = metrics.keys
     for name, text, what in _COUNTERS:
-        rows = [((key,), n) for (key, one), n in keys.rows.items() if one == what]
+        rows = [((key,), n) for (key, kind), n in keys.rows.items() if kind == what]
         yield counter(name, text, ("key",), rows)
     waiting: Counter[tuple[str]] = Counter({(key,): 0 for key, _ in keys.rows})
     running = waiting.copy()

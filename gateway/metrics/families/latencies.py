@@ -39,19 +39,21 @@ _OF_MODELS = (
 def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the times of tasks, requests and workers."""
     for name, text, source in _OF_MODELS:
-        rows = [((model,), getattr(one, source)) for model, one in metrics.latencies.items()]
+        rows = [
+            ((model,), getattr(latency, source)) for model, latency in metrics.latencies.items()
+        ]
         yield histograms(name, text, ("model",), rows)
     yield histograms(
         "llamapool_http_request_seconds",
         "From the head of a request to the end of its answer.",
         ("route",),
-        [((route,), one) for route, one in metrics.http.items()],
+        [((route,), latency) for route, latency in metrics.http.items()],
     )
     yield histograms(
         "llamapool_link_loop_lag_seconds",
         "Longest delay of a worker's main thread between two heartbeats.",
         ("worker",),
-        [((worker,), one) for worker, one in metrics.link_lag.items()],
+        [((worker,), latency) for worker, latency in metrics.link_lag.items()],
     )
 
 

@@ -27,7 +27,8 @@ def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
         "Tasks that were turned away, at once or from the queue, by the code of the error.",
         ("model", "code"),
         _from_zero(
-            [(one, code) for one in view.queue_depths() for code in _FULL], metrics.refusals
+            [(model, code) for model in view.queue_depths() for code in _FULL],
+            metrics.refusals,
         ),
     )
     yield counter(
@@ -62,9 +63,9 @@ def of_faults(metrics: Metrics, _view: PoolView) -> Iterator[str]:
 
 def _losses(metrics: Metrics, view: PoolView) -> Iterable[tuple[tuple[str, str], float]]:
     counted = {key: {"n": float(n)} for key, n in metrics.losses.items()}
-    rows = by_worker(counted, {one.name for one in view.workers()})
+    rows = by_worker(counted, {worker.name for worker in view.workers()})
     shown = {key: row["n"] for key, row in rows.items()}
-    return _from_zero([(one.name, one.model) for one in view.workers()], shown)
+    return _from_zero([(worker.name, worker.model) for worker in view.workers()], shown)
 
 
 def _from_zero(known: Iterable[T], counted: Mapping[T, float]) -> Iterable[tuple[T, float]]:

@@ -149,7 +149,9 @@ def _engines(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator
     for (_, model), row in metrics.stats.sums().items():
         sums.setdefault(model, Counter()).update(row)
     drafting = {model: row for model, row in sums.items() if row["n_drafts"]}
-    families = [(one, sums) for one in _OF_WORKERS] + [(one, drafting) for one in _OF_DRAFTS]
+    families = [(family, sums) for family in _OF_WORKERS] + [
+        (family, drafting) for family in _OF_DRAFTS
+    ]
     for (name, text, source), rows in families:
         if rows:
             values = {model: row[source] for model, row in rows.items()}

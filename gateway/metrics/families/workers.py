@@ -40,13 +40,16 @@ _LATEST = (
 
 def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the counters and the newest values of the workers' heartbeats."""
-    labels, present = ("worker", "model"), {one.name for one in view.workers()}
+    labels, present = ("worker", "model"), {worker.name for worker in view.workers()}
     sums = by_worker(metrics.stats.sums(), present)
     for name, text, source in _PER_WORKER:
         yield counter(name, text, labels, [(key, row[source]) for key, row in sums.items()])
-    latest = [((one.name, one.model), metrics.stats.latest(one.name)) for one in view.workers()]
+    latest = [
+        ((worker.name, worker.model), metrics.stats.latest(worker.name))
+        for worker in view.workers()
+    ]
     for name, text, source in _LATEST:
-        yield gauge(name, text, labels, [(key, getattr(one, source)) for key, one in latest])
+        yield gauge(name, text, labels, [(key, getattr(stats, source)) for key, stats in latest])
 
 
 def of_places(metrics: Metrics, view: PoolView) -> Iterator[str]:

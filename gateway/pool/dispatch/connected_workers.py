@@ -88,7 +88,7 @@ class ConnectedWorkers:
         worker = self.by_key.pop(key)
         if not self._is_here(worker.name):
             self._departed.left(worker.name, now)
-        if not any(one.model == worker.model for one in self.by_key.values()):
+        if not any(other.model == worker.model for other in self.by_key.values()):
             self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
         self._routing.lost(worker)
@@ -120,10 +120,10 @@ class ConnectedWorkers:
         return gone
 
     def _is_here(self, name: str) -> bool:
-        return any(one.name == name for one in self.by_key.values())
+        return any(other.name == name for other in self.by_key.values())
 
     def close(self, model: str) -> None:
         """Close the queue of a model that no worker serves or loads, and none ever did."""
-        is_loading = any(one.model == model for one in self.by_key.values())
+        is_loading = any(other.model == model for other in self.by_key.values())
         if model not in self.cards and not is_loading:
             self._queue.close(model)

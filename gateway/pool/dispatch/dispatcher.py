@@ -209,9 +209,10 @@ class Dispatcher:
 
     def _is_leaving(self, name: str) -> bool:
         """Return whether a worker of this name drains, and none has taken its place."""
-        leaving = any(one.name == name for one in self._assignment.leaving.values())
+        leaving = any(other.name == name for other in self._assignment.leaving.values())
         return leaving and all(
-            one.name != name or one.state is WorkerState.LEAVING for one in self.workers.values()
+            worker.name != name or worker.state is WorkerState.LEAVING
+            for worker in self.workers.values()
         )
 
     def worker_lost(self, key: str, now: float, *, died: bool = True) -> list[Action]:

@@ -80,12 +80,14 @@ class AuthorizedKeys:
         return read_public(path)
 
     def _index(self) -> None:
-        self._keys = {one.key: one for one in self._files.values()}
+        self._keys = {file.key: file for file in self._files.values()}
 
     def _look(self) -> dict[str, Stamp]:
         try:
             with os.scandir(self.folder) as entries:
-                names = sorted(one.name for one in entries if one.name.endswith(PUBLIC_SUFFIX))
+                names = sorted(
+                    entry.name for entry in entries if entry.name.endswith(PUBLIC_SUFFIX)
+                )
             if len(names) > _MAX_FILES:
                 raise ConfigError(f"{self.folder}: more than {_MAX_FILES} keys")
             return {name: stamp for name in names if (stamp := self._stamp(name)) is not None}

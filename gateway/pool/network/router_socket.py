@@ -90,7 +90,9 @@ class RouterSocket:
 
         A tcp endpoint was shared with that process, which has ended.
         """
-        self._bind_all([one for one in self._endpoints if not one.is_tcp], joins=False)
+        self._bind_all(
+            [endpoint for endpoint in self._endpoints if not endpoint.is_tcp], joins=False
+        )
 
     def _bind_all(self, endpoints: Sequence[Endpoint], *, joins: bool) -> None:
         """Listen at each endpoint.

@@ -54,9 +54,9 @@ class OutlierDetection:
         """Note that a worker takes nothing more; if too many others are ejected, let some in."""
         self._records.pop(worker.key, None)
         ready = [w for w in self._workers.values() if w.model == worker.model and w.is_ready]
-        ejected = [one for one in ready if one.is_ejected]
-        for one in ejected[: len(ejected) - len(ready) // 2]:
-            self._let_in(one)
+        ejected = [other for other in ready if other.is_ejected]
+        for other in ejected[: len(ejected) - len(ready) // 2]:
+            self._let_in(other)
 
     def assigned(self, task: Task, expected_s: float) -> None:
         """Note a task that goes to a worker; to one that is ejected it is a probe."""
@@ -131,4 +131,4 @@ class OutlierDetection:
 def _may_eject(worker: Worker, workers: Iterable[Worker]) -> bool:
     """Return whether at most half of the workers of its model would be ejected with it."""
     ready = [one for one in workers if one.model == worker.model and one.is_ready]
-    return 2 * (1 + sum(one.is_ejected for one in ready)) <= len(ready)
+    return 2 * (1 + sum(other.is_ejected for other in ready)) <= len(ready)

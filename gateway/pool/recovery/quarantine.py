@@ -127,17 +127,17 @@ class Quarantine:
             return set()
         if self._is_early(suspect, now):
             return None
-        return {one.worker for one in self._tried.values() if _blocks(one, task, now)}
+        return {other.worker for other in self._tried.values() if _blocks(other, task, now)}
 
     def proceed(self, now: float) -> list["Task"]:
         """Return the tasks that pause and whose turn it is now; streams come before other ones."""
-        paused = [one for one in self._tried.values() if one.is_paused and one.is_at_worker]
+        paused = [other for other in self._tried.values() if other.is_paused and other.is_at_worker]
         if not paused:
             return []
-        trials = [one for one in self._tried.values() if not one.is_paused]
+        trials = [other for other in self._tried.values() if not other.is_paused]
         found: list[Task] = []
-        for task in sorted(paused, key=lambda one: (one.spec.is_whole, one.assigned_at)):
-            rivals = [one for one in trials if one.worker == task.worker]
+        for task in sorted(paused, key=lambda other: (other.spec.is_whole, other.assigned_at)):
+            rivals = [trial for trial in trials if trial.worker == task.worker]
             if self._has_turn(task, rivals, now):
                 task.proceed(now)
                 trials.append(task)
@@ -154,7 +154,7 @@ class Quarantine:
         if suspect.held_until or suspect.refused_until:
             return False
         return not self._is_early(suspect, now) and not any(
-            _blocks(one, task, now) for one in rivals
+            _blocks(rival, task, now) for rival in rivals
         )
 
     def _is_early(self, suspect: Suspect, now: float) -> bool:
@@ -190,25 +190,25 @@ class Quarantine:
         """List what is refused."""
         return tuple(
             QuarantineView(
-                fingerprint=one.fingerprint.hex(),
-                n_deaths=one.n_deaths,
-                age_s=now - one.since,
-                left_s=one.refused_until - now,
-                n_refused=one.n_refused,
+                fingerprint=suspect.fingerprint.hex(),
+                n_deaths=suspect.n_deaths,
+                age_s=now - suspect.since,
+                left_s=suspect.refused_until - now,
+                n_refused=suspect.n_refused,
             )
-            for one in self._suspects.values()
-            if one.refused_until > now
+            for suspect in self._suspects.values()
+            if suspect.refused_until > now
         )
 
     def release(self, fingerprint: str = "") -> int:
         """Let in what is refused: one fingerprint, or all; return how many."""
         found = [
-            one
-            for one in self._suspects.values()
-            if one.refused_until and fingerprint in ("", one.fingerprint.hex())
+            suspect
+            for suspect in self._suspects.values()
+            if suspect.refused_until and fingerprint in ("", suspect.fingerprint.hex())
         ]
-        for one in found:
-            self._forget(one)
+        for other in found:
+            self._forget(other)
         return len(found)
 
     def _accuse(self, task: "Task", now: float) -> None:
@@ -238,7 +238,7 @@ class Quarantine:
     def _refuse(self, suspect: Suspect, now: float) -> None:
         suspect.held_until, suspect.refused_until = 0.0, now + REFUSED_S
         # Its deaths are explained: they no longer count in favour of others.
-        kept = [one for one in self._deaths if suspect.fingerprint not in one[1]]
+        kept = [death for death in self._deaths if suspect.fingerprint not in death[1]]
         self._deaths = deque(kept)
 
     def _remember(self, present: frozenset[bytes], now: float) -> None:

@@ -98,23 +98,23 @@ class RequestBook:
     def latest(self, n: int = MAX_LATEST) -> list[dict[str, Any]]:
         """Return the rows of the latest requests that asked for a model, oldest first."""
         rows = itertools.islice(reversed(self._latest), n)
-        return [{"number": one.number, **one.row} for one in rows][::-1]
+        return [{"number": row.number, **row.row} for row in rows][::-1]
 
     def running(self) -> Iterator[RequestRecord]:
         """Go through those that ask for a model and have not ended, oldest first."""
-        return (one for one in list(self.unsettled.values()) if one.model)
+        return (record for record in list(self.unsettled.values()) if record.model)
 
     def find(self, request_id: str, now: float) -> list[dict[str, Any]]:
         """Return all that is known of the requests of an id, the newest first."""
         running = [
-            {**summary(one), **running_view(one, now)}
-            for one in self.unsettled.values()
-            if one.request_id == request_id
+            {**summary(record), **running_view(record, now)}
+            for record in self.unsettled.values()
+            if record.request_id == request_id
         ]
         ended = [
-            {"state": "ended", **one.row, "tasks": one.tasks}
-            for one in self._latest
-            if one.request_id == request_id
+            {"state": "ended", **record.row, "tasks": record.tasks}
+            for record in self._latest
+            if record.request_id == request_id
         ]
         return running[::-1] + ended[::-1]
 

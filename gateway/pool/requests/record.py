@@ -93,24 +93,24 @@ def _cost(task: Task, *, pays_prompt: bool) -> Tokens:
         prompt=n_prompt,
         cached=n_cached,
         completion=last.n_before + last.n_predicted,
-        read=sum(one.n_read for one in task.attempts),
-        reused=sum(one.n_reused for one in task.attempts),
-        generated=sum(one.n_predicted for one in task.attempts),
+        read=sum(attempt.n_read for attempt in task.attempts),
+        reused=sum(attempt.n_reused for attempt in task.attempts),
+        generated=sum(attempt.n_predicted for attempt in task.attempts),
     )
 
 
 def _prompt_of(task: Task) -> tuple[int, int]:
     """Return the tokens of a prompt that are paid for, and those of them that were cached."""
     last = task.attempts[-1]
-    n_seen = max(one.n_read + one.n_reused for one in task.attempts)
-    is_read = any(one.n_predicted or one.n_before for one in task.attempts)
+    n_seen = max(attempt.n_read + attempt.n_reused for attempt in task.attempts)
+    is_read = any(attempt.n_predicted or attempt.n_before for attempt in task.attempts)
     if last.is_reported:
         n_prompt, n_cached = last.n_prompt, last.n_cached
     else:
         n_prompt, n_cached = task.answer.n_prompt or last.n_prompt, task.answer.n_cached
     if not is_read:  # it was given up before, or generates nothing
         n_prompt = min(n_prompt or n_seen, n_seen)
-        n_cached = min(n_cached, max(one.n_reused for one in task.attempts))
+        n_cached = min(n_cached, max(attempt.n_reused for attempt in task.attempts))
     return n_prompt, min(n_cached, n_prompt)
 
 

@@ -37,7 +37,7 @@ def _state(record: RequestRecord) -> str:
         return "settling"
     states = [state_of(task) for task in record.tasks]
     order = ("generating", "reading", "sent", "queued", "cancelling", "ended")
-    return next((one for one in order if one in states), "read")
+    return next((state for state in order if state in states), "read")
 
 
 def _running_task(task: Task, now: float, places: Places) -> dict[str, Any]:
@@ -63,5 +63,5 @@ def _attempts(task: Task, base_s: float) -> dict[str, Any]:
     return {
         "task": task.task_id,
         "finish": task.finish or None,
-        "attempts": [one.view(number, base_s) for number, one in enumerate(task.attempts)],
+        "attempts": [attempt.view(number, base_s) for number, attempt in enumerate(task.attempts)],
     }

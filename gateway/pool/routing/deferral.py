@@ -73,7 +73,7 @@ class DeferralPolicy:
         """Count the tasks of a worker's model that are reserved for other workers."""
         reserved = self._reserved.values()
         return sum(
-            one.spec.model == worker.model and one.reserved_for != worker.key for one in reserved
+            task.spec.model == worker.model and task.reserved_for != worker.key for task in reserved
         )
 
     def forget(self, task: Task) -> None:

@@ -70,8 +70,8 @@ class RouteChoice:
         attempt.n_expected, attempt.predicted_s = self.n_cached, self.predicted_s
         attempt.n_load = self.worker.n_load
         attempt.rivals = [
-            Candidate(one.worker.name, one.cost_s, round(one.n_cached), one.worker.n_load)
-            for one in nsmallest(_MAX_CANDIDATES, self.offers, key=attrgetter("cost_s"))
+            Candidate(offer.worker.name, offer.cost_s, round(offer.n_cached), offer.worker.n_load)
+            for offer in nsmallest(_MAX_CANDIDATES, self.offers, key=attrgetter("cost_s"))
         ]
 
 
@@ -314,7 +314,9 @@ def _better(best: Offer, busy: Sequence[Offer]) -> BetterWorker | None:
     """Find a worker without a free slot that is faster, because it holds much of the prompt."""
     if not best.worker.n_free or best.cost_s < _MIN_SAVED_S:
         return None
-    other = min((one for one in busy if one.n_cached), key=lambda one: one.cost_s, default=None)
+    other = min(
+        (offer for offer in busy if offer.n_cached), key=lambda offer: offer.cost_s, default=None
+    )
     least_s = max(_MIN_SAVED_S, _MIN_SAVED_SHARE * best.cost_s)
     if other is None or best.cost_s - other.cost_s < least_s:
         return None

@@ -29,7 +29,7 @@ class SessionMap:
     @property
     def workers(self) -> set[str]:
         """Keys of the workers that had a session."""
-        return {one.worker for one in self._placements.values()}
+        return {placement.worker for placement in self._placements.values()}
 
     def find(self, session: int) -> SessionPlacement | None:
         """Find where a session was last; 0 is no session."""
@@ -46,5 +46,7 @@ class SessionMap:
 
     def lost(self, worker: str) -> None:
         """Forget the sessions of a worker."""
-        for session in [key for key, one in self._placements.items() if one.worker == worker]:
+        for session in [
+            key for key, placement in self._placements.items() if placement.worker == worker
+        ]:
             del self._placements[session]

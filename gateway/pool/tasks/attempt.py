@@ -114,12 +114,12 @@ class Attempt:
                 "n_load": self.n_load,
                 "compared": [
                     {
-                        "worker": one.worker,
-                        "cost_s": round(one.cost_s, 4),
-                        "n_cached": one.n_cached,
-                        "n_load": one.n_load,
+                        "worker": rival.worker,
+                        "cost_s": round(rival.cost_s, 4),
+                        "n_cached": rival.n_cached,
+                        "n_load": rival.n_load,
                     }
-                    for one in self.rivals
+                    for rival in self.rivals
                 ],
             },
             "assigned_s": _since(self.assigned_at, base_s),

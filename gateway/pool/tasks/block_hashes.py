@@ -74,7 +74,7 @@ def _token_bytes(tokens: Sequence[int | str]) -> bytes:
     try:
         words.extend(tokens)  # type: ignore[arg-type]
     except (OverflowError, TypeError):
-        words = array("i", [_word(one) for one in tokens])
+        words = array("i", [_word(token) for token in tokens])
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()

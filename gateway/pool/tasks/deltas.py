@@ -12,7 +12,7 @@ def size_of(delta: Delta) -> int:
     n_chars = len(delta.text) + len(delta.reasoning)
     for call in delta.tool_calls:
         n_chars += _ALTERNATIVE_BYTES + len(call.name) + len(call.arguments)
-    n_alternatives = sum(1 + len(one.top) for one in (*delta.probs, *delta.prompt))
+    n_alternatives = sum(1 + len(prob.top) for prob in (*delta.probs, *delta.prompt))
     return n_chars + _TOKEN_BYTES * len(delta.tokens) + _ALTERNATIVE_BYTES * n_alternatives
 
 

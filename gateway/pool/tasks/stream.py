@@ -73,7 +73,7 @@ class DeltaOffers:
 
     def _offer(self) -> None:
         streams, self._streams = self._streams, []
-        taken = [(stream, one) for stream in streams if (one := stream.offer()) is not None]
+        taken = [(stream, offer) for stream in streams if (offer := stream.offer()) is not None]
         for stream, (write, data) in taken:
             try:
                 write(data)
@@ -261,7 +261,7 @@ class TaskStream:
         if n_bytes > _MAX_PENDING:
             self._drop()
         elif self._offers.n_waiting > _MAX_TOGETHER:
-            max(self._offers.holders, key=lambda one: one._n_held - one._n_writing)._drop()
+            max(self._offers.holders, key=lambda holder: holder._n_held - holder._n_writing)._drop()
 
     def _drop(self) -> None:
         """Give up what waits for a slow client, also of an answer that has ended."""

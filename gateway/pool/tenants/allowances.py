@@ -60,7 +60,9 @@ class _Account:
     def is_idle(self, now: float, day: int) -> bool:
         """Whether nothing is known of it that would still count."""
         used = self.requests.total(now) or self.tokens.total(now) or self.reserved
-        return not used and not any(abs(one - day) < _DAYS and n for one, n in self.days.items())
+        return not used and not any(
+            abs(other - day) < _DAYS and n for other, n in self.days.items()
+        )
 
 
 class Allowances:
@@ -140,8 +142,10 @@ class Allowances:
     def histories(self) -> Iterator[tuple[str, UsageHistory]]:
         """Yield what is known of each tenant."""
         now = self._clock()
-        for tenant, one in self._accounts.items():
-            history = UsageHistory(one.requests.parts(now), one.tokens.parts(now), self._today(one))
+        for tenant, account in self._accounts.items():
+            history = UsageHistory(
+                account.requests.parts(now), account.tokens.parts(now), self._today(account)
+            )
             yield tenant, history
 
     def remaining(self, tenant: str, limits: KeyLimits) -> Mapping[str, Remaining]:
@@ -165,7 +169,7 @@ class Allowances:
     def tidy(self) -> None:
         """Forget tenants that have used nothing that still counts."""
         now, day = self._clock(), self._day()
-        idle = [name for name, one in self._accounts.items() if one.is_idle(now, day)]
+        idle = [name for name, account in self._accounts.items() if account.is_idle(now, day)]
         for name in idle:
             del self._accounts[name]
 

@@ -33,9 +33,11 @@ def activity(dispatcher: Dispatcher) -> Activity:
     """Look at all tasks of the pool."""
     workers = dispatcher.workers.values()
     return Activity(
-        slots={one.name: uses for one in workers if (uses := slot_uses(one.tasks.values()))},
+        slots={
+            worker.name: uses for worker in workers if (uses := slot_uses(worker.tasks.values()))
+        },
         queue=dispatcher.queue.shares(),
-        cards={one.name: one.card for one in workers if one.card is not None},
+        cards={worker.name: worker.card for worker in workers if worker.card is not None},
     )
 
 

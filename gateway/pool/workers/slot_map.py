@@ -45,9 +45,9 @@ class SlotMap:
 
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
-        self._configured |= {one.name for one in workers}
-        self._expected |= {one.name for one in workers} - self._workers.keys()
-        new = {one.name: one for one in workers if one.name in self._expected}
+        self._configured |= {worker.name for worker in workers}
+        self._expected |= {worker.name for worker in workers} - self._workers.keys()
+        new = {worker.name: worker for worker in workers if worker.name in self._expected}
         self._arrange(self._workers | new)
 
     def reserve(self, name: str, card: ModelCard) -> None:
@@ -79,7 +79,7 @@ class SlotMap:
         """Free the range of a worker that will not come back."""
         self._configured.discard(name)
         self._expected.discard(name)
-        self._arrange({one: worker for one, worker in self._workers.items() if one != name})
+        self._arrange({other: worker for other, worker in self._workers.items() if other != name})
 
     def base(self, name: str) -> int:
         """Return the id of the worker's slot 0."""

@@ -133,7 +133,7 @@ def _rollout(body: dict[str, Any]) -> RolloutOrder:
         id=0,
         config=read_text(body, "config"),
         options=dict(read_object(body, "options")),
-        golden=tuple(_golden(one, index) for index, one in enumerate(golden)),
+        golden=tuple(_golden(entry, index) for index, entry in enumerate(golden)),
         only_changed=read_flag(body, "only_changed"),
         surge=surge,
     )

@@ -26,7 +26,7 @@ class QuarantineEndpoints:
     async def show(self, _request: Request) -> Response:
         """List the requests that are refused."""
         views = self._pool.status.quarantined()
-        return json_response({"fingerprints": [asdict(one) for one in views]})
+        return json_response({"fingerprints": [asdict(view) for view in views]})
 
     async def release(self, request: Request) -> Response:
         """Let one request in again, or all; raises `TaskError` if none is refused."""
@@ -35,7 +35,7 @@ class QuarantineEndpoints:
             raise InvalidRequest("Parameter 'fingerprint': must not be empty", param="fingerprint")
         counts = [self._pool.dispatcher.quarantine.release(fingerprint)]
         answers = await self._siblings.ask(_QUESTION, fingerprint=fingerprint)
-        counts += [one["n_released"] for one in answers.values() if one]
+        counts += [answer["n_released"] for answer in answers.values() if answer]
         if not any(counts):
             what = "request of this fingerprint" if fingerprint else "request"
             message = f"no {what} is refused: GET /admin/quarantine lists them"

@@ -47,7 +47,7 @@ class RequestEndpoints:
         asked = _read(request.query_params)
         own = self._listed(asked)
         listed, answers = await asyncio.gather(own, self._siblings.ask(_LIST, asked=asked))
-        parts = [listed, *(one for one in answers.values() if one)]
+        parts = [listed, *(answer for answer in answers.values() if answer)]
         rows = sorted(
             (row for part in parts for row in part["requests"]), key=lambda row: -row["age_s"]
         )
@@ -55,7 +55,7 @@ class RequestEndpoints:
             {
                 "n_running": sum(part["n_running"] for part in parts),
                 "n_queued": sum(part["n_queued"] for part in parts),
-                "n_silent_gateways": sum(one is None for one in answers.values()),
+                "n_silent_gateways": sum(answer is None for answer in answers.values()),
                 "requests": rows[: asked["limit"]],
             }
         )
@@ -65,7 +65,7 @@ class RequestEndpoints:
         request_id = request.path_params["id"]
         answers = await self._siblings.ask(_FIND, id=request_id)
         found = self._found(request_id)
-        found += [row for one in answers.values() if one for row in one["requests"]]
+        found += [row for answer in answers.values() if answer for row in answer["requests"]]
         if not found:
             raise TaskError(ErrorCode.NOT_FOUND, f"no request '{request_id}' is remembered")
         return json_response({"requests": found})

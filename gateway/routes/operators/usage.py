@@ -82,7 +82,9 @@ class UsageEndpoints:
 
     async def _collect(self, recorder: UsageRecorder, question: UsageQuestion) -> dict[str, Any]:
         _, answers = await asyncio.gather(_flushed(recorder), self._siblings.ask(_QUESTION))
-        lines = [line for one in answers.values() if one for line in one.get("unwritten", ())]
+        lines = [
+            line for answer in answers.values() if answer for line in answer.get("unwritten", ())
+        ]
         return await asyncio.to_thread(_sum_up, recorder, question, lines)
 
     async def _flush_for_sibling(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,7 +92,7 @@ class UsageEndpoints:
         if self._recorder is None:
             return {}
         await _flushed(self._recorder)
-        return {"unwritten": [one.line().decode() for one in self._recorder.unwritten()]}
+        return {"unwritten": [record.line().decode() for record in self._recorder.unwritten()]}
 
 
 async def _flushed(recorder: UsageRecorder) -> None:
@@ -150,7 +152,7 @@ def _sum_up(
         "to": last or None,
         "rows": [dict(zip(by, group, strict=True)) | view(found[group]) for group in sorted(found)],
         "total": view(total),
-        "unwritten_requests": sum(one.tokens.requests for one in pending),
+        "unwritten_requests": sum(record.tokens.requests for record in pending),
     }
 
 

@@ -72,7 +72,7 @@ def named_in(
         except InvalidRequest as error:
             raise ConfigError(f"environment: {error.message}") from error
         if name:
-            found |= {field: (one, name) for field, one in option.settings(value).items()}
+            found |= {field: (setting, name) for field, setting in option.settings(value).items()}
     return found
 
 

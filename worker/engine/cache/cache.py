@@ -114,7 +114,7 @@ class PrefixCache:
     @property
     def n_held(self) -> int:
         """Tokens that running tasks hold; cells that they share count for each of them."""
-        return sum(len(one.tokens) for one in self.slots if one.state is not SlotState.IDLE)
+        return sum(len(slot.tokens) for slot in self.slots if slot.state is not SlotState.IDLE)
 
     @property
     def n_evictable(self) -> int:

@@ -106,7 +106,7 @@ class HostCache:
         if n == 0:
             return None
         # All of them hold the prefix; the shortest is copied fastest.
-        key = min(match.keys, key=lambda one: len(self._copies[one].tokens))
+        key = min(match.keys, key=lambda key: len(self._copies[key].tokens))
         self._use(key)
         copy = self._copies[key]
         return HostCacheHit(n, copy.state, len(copy.tokens))

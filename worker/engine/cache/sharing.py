@@ -37,7 +37,7 @@ class PrefixSharing:
     def provide(self, slots: Sequence[Slot]) -> None:
         """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
         awaiting = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
-        for slot in sorted(awaiting, key=lambda one: one.active.order):
+        for slot in sorted(awaiting, key=lambda slot: slot.active.order):
             run = slot.active
             run.awaits_prefix = False
             if run.is_preempted or not run.task.params.cache_prompt:
@@ -128,12 +128,12 @@ def has_same_prompt(expected: ExpectedPrefix, run: SlotTask) -> bool:
 def expected_prefix(run: SlotTask, others: Sequence[Slot]) -> ExpectedPrefix | None:
     """Find the older task that is still reading the longest common prefix with a prompt."""
     sources = [
-        ExpectedPrefix(one, common_prefix(one.run.reading, run.reading))
-        for one in others
-        if one.run is not None
-        and one.state is SlotState.PREFILL
-        and one.run.order < run.order
-        and not (one.run.awaits_prefix or one.run.is_preempted or one.run.task.media)
+        ExpectedPrefix(other, common_prefix(other.run.reading, run.reading))
+        for other in others
+        if other.run is not None
+        and other.state is SlotState.PREFILL
+        and other.run.order < run.order
+        and not (other.run.awaits_prefix or other.run.is_preempted or other.run.task.media)
     ]
     reading = [source for source in sources if len(source.slot.tokens) < source.n]
     return max(reading, key=lambda source: source.n, default=None)

@@ -80,7 +80,7 @@ class TaskLifecycle:
 
     def abort_all(self, connection: int) -> None:
         """End the tasks of a connection without terminal messages."""
-        self._waiting = deque(one for one in self._waiting if one.key.connection != connection)
+        self._waiting = deque(task for task in self._waiting if task.key.connection != connection)
         for slot in self.busy():
             if slot.active.task.key.connection == connection:
                 self.release(slot)

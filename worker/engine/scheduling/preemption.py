@@ -58,7 +58,7 @@ class Preemption:
         preempted = [slot for slot in self._slots if slot.run is not None and slot.run.is_preempted]
         if not preempted:
             return
-        slot = min(preempted, key=lambda one: one.active.order)
+        slot = min(preempted, key=lambda slot: slot.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
         if n_free >= len(slot.active.reading) + MIN_CHUNK or _all_pause(self._slots):
             slot.active.is_preempted, slot.active.awaits_prefix = False, True

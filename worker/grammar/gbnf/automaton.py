@@ -172,15 +172,15 @@ class Automaton:
         return named, others
 
     def union(
-        self, one: AutomatonState | None, other: AutomatonState | None
+        self, state: AutomatonState | None, other: AutomatonState | None
     ) -> AutomatonState | None:
         """Return the state that is both; one within a character yields to another."""
-        if one is None or other is None or one.n_left:
-            return other or one
+        if state is None or other is None or state.n_left:
+            return other or state
         if other.n_left:
-            return one
-        places = {id(place): place for place in (*one.places, *other.places)}
-        return self._intern(places, is_complete=one.is_complete or other.is_complete)
+            return state
+        places = {id(place): place for place in (*state.places, *other.places)}
+        return self._intern(places, is_complete=state.is_complete or other.is_complete)
 
     # ---- states -------------------------------------------------------------------------------
 
@@ -355,24 +355,24 @@ def _range(value: int, n_left: int) -> tuple[int, int]:
     return low, high
 
 
-def _cover(one: CharSet) -> tuple[bytes, bytes]:
+def _cover(chars: CharSet) -> tuple[bytes, bytes]:
     inside, some = bytearray(_N_BYTES), b""
-    if not one.is_negated and all(high < _ASCII for _, high in one.ranges):
-        for low, high in one.ranges:  # most sets are one letter of a literal
+    if not chars.is_negated and all(high < _ASCII for _, high in chars.ranges):
+        for low, high in chars.ranges:  # most sets are one letter of a literal
             inside[low : high + 1] = b"\1" * (high + 1 - low)
         inside[0] = 0
     else:
-        found = [_covers_byte(one, byte) for byte in range(_N_BYTES)]
+        found = [_covers_byte(chars, byte) for byte in range(_N_BYTES)]
         some = bytes(byte for byte, is_in in enumerate(found) if is_in is None)
         inside[:] = bytes(is_in is True for is_in in found)
     return bytes(inside), some
 
 
-def _covers_byte(one: CharSet, byte: int) -> bool | None:
+def _covers_byte(chars: CharSet, byte: int) -> bool | None:
     """Return whether all characters that begin with a byte belong to a set; None is some."""
     value, n_left = _first(byte)
     if n_left < 0 or byte == 0:
         return False
     if n_left and value < 2:
         return None  # it may become an overlong spelling, within which no token may end
-    return one.covers(*_range(value, n_left)) if n_left else one.holds(byte)
+    return chars.covers(*_range(value, n_left)) if n_left else chars.holds(byte)

@@ -177,8 +177,8 @@ class Converter:
                 f"{_sub(name)}{one.name}-kv", f'{key} space ":" space {value}'
             )
         needed = {one.name for one in node.properties if one.is_required}
-        required = [pairs[one] for one in pairs if one in needed]
-        optional = [(one, pairs[one]) for one in pairs if one not in needed]
+        required = [pairs[name] for name in pairs if name in needed]
+        optional = [(name, pairs[name]) for name in pairs if name not in needed]
         others = None
         if node.additional is not None:
             others = self._others(node.additional, list(pairs), f"{_sub(name)}additional")

@@ -41,5 +41,5 @@ def _branches(place: dict[str, Any], char: str) -> str:
     return " | ".join(parts)
 
 
-def _in_class(one: str) -> str:
-    return _IN_CLASS.get(one, one)
+def _in_class(char: str) -> str:
+    return _IN_CLASS.get(char, char)

@@ -51,7 +51,7 @@ def _rules_until(ends: tuple[str, ...]) -> list[tuple[str, str]]:
 def _reached(ends: Sequence[str], text: str) -> str:
     """Return the longest beginning of an end that a text ends with."""
     found = (text[i:] for i in range(len(text)))
-    return next((one for one in found if any(end.startswith(one) for end in ends)), "")
+    return next((prefix for prefix in found if any(end.startswith(prefix) for end in ends)), "")
 
 
 def _charset(char: str) -> str:

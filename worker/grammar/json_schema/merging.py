@@ -49,15 +49,15 @@ def _flat(node: n.Node, refs: Refs) -> Iterator[n.Node]:
     """Walk through references and nested `allOf`, each once."""
     waiting, seen = [node], set()
     while waiting:
-        one = waiting.pop(0)
-        if isinstance(one, n.AllOf):
-            waiting[:0] = one.children
-        elif isinstance(one, n.Ref):
-            if one.ref not in seen:
-                seen.add(one.ref)
-                waiting.insert(0, refs[one.ref])
-        elif not isinstance(one, n.AnyValue):
-            yield one
+        member = waiting.pop(0)
+        if isinstance(member, n.AllOf):
+            waiting[:0] = member.children
+        elif isinstance(member, n.Ref):
+            if member.ref not in seen:
+                seen.add(member.ref)
+                waiting.insert(0, refs[member.ref])
+        elif not isinstance(member, n.AnyValue):
+            yield member
         if len(waiting) > MAX_NODES:
             raise SchemaError("allOf: too many parts")
 

@@ -179,7 +179,7 @@ class _PatternReader:
             raise UnsupportedPattern("unterminated curly brackets")
         numbers = self._text[self._i + 1 : end].split(",")
         self._i = end + 1
-        if len(numbers) > 2 or not all(re.fullmatch("[0-9]{0,9}", one) for one in numbers):
+        if len(numbers) > 2 or not all(re.fullmatch("[0-9]{0,9}", number) for number in numbers):
             raise UnsupportedPattern("invalid number in curly brackets")
         if len(numbers) == 1 and not numbers[0]:
             raise UnsupportedPattern("invalid number in curly brackets")

@@ -107,7 +107,7 @@ class Grants:
 
     def others(self, number: int) -> int:
         """Count the tasks of all other gateways that have a credit."""
-        return sum(len(share.held) for one, share in self._shares.items() if one != number)
+        return sum(len(share.held) for other, share in self._shares.items() if other != number)
 
     # ---- what happens -------------------------------------------------------------------------
 
@@ -227,7 +227,7 @@ class Grants:
         if wanted <= 0:
             return found
         surplus = {number: self._surplus(share, now) for number, share in self._shares.items()}
-        for number in sorted(surplus, key=lambda one: surplus[one], reverse=True):
+        for number in sorted(surplus, key=lambda other: surplus[other], reverse=True):
             share, n = self._shares[number], min(wanted, surplus[number])
             if n > 0:
                 share.n_recalled, share.recalled_at = n, now

@@ -75,7 +75,7 @@ class Sessions:
         self.is_held = False
         """The worker is on trial: gateways give it only tasks that name it."""
         self._heartbeat = heartbeat
-        self._all = [GatewaySession(one) for one in connections]
+        self._all = [GatewaySession(connection) for connection in connections]
         self._wakes = wakes
         self._n_numbers = len(self._all)
         self.sources: list[tuple[Any, int]] = []
@@ -100,16 +100,18 @@ class Sessions:
 
     def get(self, number: int) -> GatewaySession | None:
         """Return the session of a number, unless it has ended."""
-        return next((one for one in self._all if one.number == number), None)
+        return next((session for session in self._all if session.number == number), None)
 
     def twin(self, session: GatewaySession, gateway: str) -> GatewaySession | None:
         """Find another session with the same process."""
-        others = (one for one in self._all if one is not session)
-        return next((one for one in others if one.is_welcome and one.gateway == gateway), None)
+        others = (other for other in self._all if other is not session)
+        return next(
+            (other for other in others if other.is_welcome and other.gateway == gateway), None
+        )
 
     def successor(self, session: GatewaySession) -> GatewaySession | None:
         """Find the session that the gateway of another one has asked for."""
-        return next((one for one in self._all if one.succeeds == session.number), None)
+        return next((other for other in self._all if other.succeeds == session.number), None)
 
     def dial(self, session: GatewaySession) -> None:
         """Connect or reconnect."""
@@ -130,7 +132,7 @@ class Sessions:
     def due(self) -> list[GatewaySession]:
         """List the sessions that are to be dialled now."""
         now = time.monotonic()
-        return [one for one in self._all if one.redial_at <= now]
+        return [session for session in self._all if session.redial_at <= now]
 
     def add_successor(self, session: GatewaySession) -> GatewaySession:
         """Make a second session with the endpoint of one that is retired now."""
@@ -210,7 +212,9 @@ class Sessions:
         A gateway that loses a credit with the end of its task is told so before the end, or it
         would use the credit once more. `with_heartbeat`: the gateways whose tasks end get one.
         """
-        ends = [one for one in items if type(one) is Envelope and isinstance(one.payload, Terminal)]
+        ends = [
+            item for item in items if type(item) is Envelope and isinstance(item.payload, Terminal)
+        ]
         numbers = {one.task.connection for one in ends if self.grants.end(one.task)}
         if self.grants.is_shared:
             failed = self.send(items, self._credit_messages(numbers if with_heartbeat else ()))
@@ -229,7 +233,9 @@ class Sessions:
         heartbeat = self._heartbeat()
         if len(self._all) == 1:
             return self._send(self._all[0], [*items, self._credited(heartbeat, self._all[0])])
-        return self.send(items, {one.number: [self._credited(heartbeat, one)] for one in self})
+        return self.send(
+            items, {session.number: [self._credited(heartbeat, session)] for session in self}
+        )
 
     def send_heartbeats(self) -> None:
         """Send every gateway a heartbeat."""
@@ -275,7 +281,7 @@ class Sessions:
         return replace(heartbeat, granted=granted, others=others, is_shared=is_shared)
 
     def _watch(self) -> None:
-        ends = [one.connection for one in self._all if one.connection.is_dialled]
+        ends = [session.connection for session in self._all if session.connection.is_dialled]
         watched = [source for end in ends for source in (end.dealer, end.monitor_fd)]
-        self.redial_at = min((one.redial_at for one in self._all), default=math.inf)
+        self.redial_at = min((session.redial_at for session in self._all), default=math.inf)
         self.sources = [(source, zmq.POLLIN) for source in (*watched, self._wakes)]

@@ -103,7 +103,7 @@ class WorkerSettings:
 
     def _newest(self, order: T, held: T) -> T:
         newest = order if order.version >= held.version else held
-        for one in self._due.values():
-            if isinstance(one, type(order)) and one.version > newest.version:
-                newest = one
+        for setting in self._due.values():
+            if isinstance(setting, type(order)) and setting.version > newest.version:
+                newest = setting
         return newest

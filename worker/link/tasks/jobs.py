@@ -48,14 +48,14 @@ def _outcomes(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> dict[m.T
     return found
 
 
-def shares_prompt(one: m.TaskMessage, other: m.Generate) -> bool:
+def shares_prompt(message: m.TaskMessage, other: m.Generate) -> bool:
     """Return whether two generations have the same prompt."""
     return (
-        isinstance(one, m.Generate)
-        and one.prompt == other.prompt
-        and one.chat == other.chat
-        and one.infill == other.infill
-        and one.media == other.media
+        isinstance(message, m.Generate)
+        and message.prompt == other.prompt
+        and message.chat == other.chat
+        and message.infill == other.infill
+        and message.media == other.media
     )
 
 

@@ -102,7 +102,7 @@ def folder_size(folder: Path, besides: str) -> int:
     """Add up the sizes of the files in a folder, except one that is about to be replaced."""
     if not folder.is_dir():
         return 0
-    return sum(_size(one) for one in os.scandir(folder) if one.name != besides)
+    return sum(_size(entry) for entry in os.scandir(folder) if entry.name != besides)
 
 
 def _size(entry: "os.DirEntry[str]") -> int:

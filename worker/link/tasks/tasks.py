@@ -84,7 +84,9 @@ class Tasks:
         """Begin the tasks that wait for the model; return messages to send at once."""
         self._engine, self._reader = engine, reader
         self._side, self._embeddings = side, embeddings
-        messages = [message for one in self._pending.take() for message in self._begin(one)]
+        messages = [
+            message for envelope in self._pending.take() for message in self._begin(envelope)
+        ]
         self.flush()
         return messages
 
@@ -167,7 +169,9 @@ class Tasks:
     def clear(self, connection: int) -> None:
         """Forget what came over a connection: the gateway that wanted it is gone."""
         self._pending.drop(connection)
-        self._fresh = [one for one in self._fresh if one.task.connection != connection]
+        self._fresh = [
+            envelope for envelope in self._fresh if envelope.task.connection != connection
+        ]
         self._preparation.drop(connection)
         for key in [key for key in self._preparing if key.connection == connection]:
             del self._preparing[key]

@@ -86,7 +86,7 @@ class LlamaEmbedder:
 
     def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Compute one batch; return the vectors of each last piece."""
-        self._batch.fill([BatchRow(one.seq, one.pos, one.tokens, True) for one in pieces])
+        self._batch.fill([BatchRow(piece.seq, piece.pos, piece.tokens, True) for piece in pieces])
         self._batch.want_all()
         if self._watch:
             self._watch.begin()
@@ -97,13 +97,13 @@ class LlamaEmbedder:
                 reason = library.last_words()
                 raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < -1)
             return [
-                self._vectors(one, first) if one.is_last else b""
-                for one, first in zip(pieces, self._batch.first, strict=True)
+                self._vectors(piece, first) if piece.is_last else b""
+                for piece, first in zip(pieces, self._batch.first, strict=True)
             ]
         finally:
-            for one in pieces:
-                if one.is_last or code != 0:
-                    self.forget(one.seq)
+            for piece in pieces:
+                if piece.is_last or code != 0:
+                    self.forget(piece.seq)
 
     def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
         """Compute texts and pieces one after the other, and pool all of their rows."""

@@ -40,13 +40,13 @@ def devices() -> list[dict[str, Any]]:
     """List what llama.cpp can compute on."""
     return [
         {
-            "name": one.name,
-            "description": one.description,
-            "kind": _KINDS.get(one.kind, "other"),
-            "free": one.free,
-            "total": one.total,
+            "name": device.name,
+            "description": device.description,
+            "kind": _KINDS.get(device.kind, "other"),
+            "free": device.free,
+            "total": device.total,
         }
-        for one in hardware.all_devices()
+        for device in hardware.all_devices()
     ]
 
 
@@ -79,7 +79,7 @@ def _compute(loaded: model.LoadedModel) -> None:
 
 
 def _free() -> int:
-    return sum(int(one["free"]) for one in devices() if one["kind"] == "gpu")
+    return sum(int(device["free"]) for device in devices() if device["kind"] == "gpu")
 
 
 def main(args: list[str]) -> int:
@@ -88,7 +88,7 @@ def main(args: list[str]) -> int:
         if args:
             path, name = args
             pool = configs.load(Path(path))
-            facts = about_loading(next(one for one in pool.worker if one.name == name))
+            facts = about_loading(next(worker for worker in pool.worker if worker.name == name))
         else:
             facts = about_library()
     except ConfigError as error:

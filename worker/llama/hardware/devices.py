@@ -61,20 +61,20 @@ def handles() -> list[int]:
 
 def all_devices() -> list[ComputeDevice]:
     """List what llama.cpp can compute on."""
-    return [_described(one) for one in handles()]
+    return [_described(handle) for handle in handles()]
 
 
 def devices() -> list[ComputeDevice]:
     """List the devices that layers can be offloaded to."""
-    return [one for one in all_devices() if one.kind != _CPU]
+    return [device for device in all_devices() if device.kind != _CPU]
 
 
 def in_words(names: Sequence[str], *, is_gpu: bool) -> str:
     """Describe the devices of a model: the GPUs of these names (no name: all), or the CPU."""
     if is_gpu:
-        found = [one.description for one in devices() if not names or one.name in names]
+        found = [device.description for device in devices() if not names or device.name in names]
     else:
-        found = [one.description for one in all_devices() if one.kind == _CPU]
+        found = [device.description for device in all_devices() if device.kind == _CPU]
     counts = Counter(text.strip() for text in found)
     return ", ".join(f"{n} x {text}" if n > 1 else text for text, n in counts.items())
 
@@ -109,7 +109,8 @@ def device_list(names: Sequence[str]) -> Any:
 def report() -> str:
     """Write the devices down as llama-server's --list-devices does."""
     lines = [
-        f"  {one.name}: {one.description} ({one.total // _MIB} MiB, {one.free // _MIB} MiB free)"
-        for one in devices()
+        f"  {device.name}: {device.description} "
+        f"({device.total // _MIB} MiB, {device.free // _MIB} MiB free)"
+        for device in devices()
     ]
     return "\n".join(["Available devices:", *(lines or ["  (none)"])])

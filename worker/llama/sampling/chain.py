@@ -291,7 +291,7 @@ def _resolved(p: SamplingParams, model: SamplerModel) -> list[tuple[int, float]]
     for token, bias in p.logit_bias:
         if isinstance(token, str):
             ids = model.vocabulary.tokenize(token, add_special=False, parse_special=False)
-            resolved += [(one, bias) for one in ids]
+            resolved += [(id_, bias) for id_ in ids]
         elif 0 <= token < model.vocabulary.n_tokens:
             resolved.append((token, bias))
         else:

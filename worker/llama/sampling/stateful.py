@@ -58,11 +58,11 @@ class Mirostat(Stage):
         tau = self._mu / 2  # a new one begins with twice that as its mu
         if self._p.mirostat == 1:
             n = self._n_vocab
-            one = lib.llama_sampler_init_mirostat(n, _ANY_SEED, tau, self._eta, _WINDOW)
+            sampler = lib.llama_sampler_init_mirostat(n, _ANY_SEED, tau, self._eta, _WINDOW)
         else:
-            one = lib.llama_sampler_init_mirostat_v2(_ANY_SEED, tau, self._eta)
-        lib.llama_sampler_apply(one, ctypes.byref(candidates))
-        lib.llama_sampler_free(one)
+            sampler = lib.llama_sampler_init_mirostat_v2(_ANY_SEED, tau, self._eta)
+        lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
+        lib.llama_sampler_free(sampler)
         weights = weights_of(candidates)
         chosen = candidates.selected = self._draws.choose(weights)
         surprise = single(-math.log2(weights[chosen])) if weights[chosen] > 0 else math.inf
@@ -102,9 +102,9 @@ class AdaptiveP(Stage):
             candidates.selected = self._draws.choose(before)
             return
         # Without a decay a new one aims at just the target that it is given.
-        one = lib.llama_sampler_init_adaptive_p(self._aim(), 0.0, _ANY_SEED)
-        lib.llama_sampler_apply(one, ctypes.byref(candidates))
-        lib.llama_sampler_free(one)
+        sampler = lib.llama_sampler_init_adaptive_p(self._aim(), 0.0, _ANY_SEED)
+        lib.llama_sampler_apply(sampler, ctypes.byref(candidates))
+        lib.llama_sampler_free(sampler)
         chosen = candidates.selected = self._draws.choose(weights_of(candidates))
         self._chosen, self._p = int(view(candidates)["id"][chosen]), float(before[chosen])
 

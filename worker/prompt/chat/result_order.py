@@ -27,6 +27,8 @@ def _order(calls: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _sorted(messages: list[Message], order: Mapping[str, int]) -> list[Message]:
-    results = (one for one in messages if one.get("role") == "tool")
-    by_call = iter(sorted(results, key=lambda one: order.get(str(one.get("tool_call_id")), 0)))
-    return [next(by_call) if one.get("role") == "tool" else one for one in messages]
+    results = (message for message in messages if message.get("role") == "tool")
+    by_call = iter(
+        sorted(results, key=lambda message: order.get(str(message.get("tool_call_id")), 0))
+    )
+    return [next(by_call) if message.get("role") == "tool" else message for message in messages]

@@ -121,7 +121,7 @@ class Children:
         """Return the number of workers that a restarted gateway awaits before it serves."""
         if not (watch.child.launch.is_gateway and watch.was_ready):
             return {}
-        n_ready = sum(one.child.state is ChildState.READY for one in self.workers)
+        n_ready = sum(worker.child.state is ChildState.READY for worker in self.workers)
         return {AWAITED_VARIABLE: str(n_ready)}
 
     def _pass_on(self, output: Output) -> None:

@@ -202,7 +202,9 @@ class ManagedChild:
     def close(self) -> tuple[bytes, bytes]:
         """Close pipes and socket of an ended process; return the rest of log and standard error."""
         self._close_write_ends()
-        log, stderr = (one.close() if one is not None else b"" for one in (self.log, self.stderr))
+        log, stderr = (
+            reader.close() if reader is not None else b"" for reader in (self.log, self.stderr)
+        )
         self.log = self.stderr = None
         if self._notify is not None:
             self._notify.close()

@@ -72,7 +72,7 @@ class Fleet:
     def running(self) -> dict[str, PlannedWorker]:
         """The workers by their names, each once: that of the process which runs or is drained."""
         names = {watch.child.launch.name for watch in self._watches()}
-        return {one.name: one for name, one in self.workers.items() if name in names}
+        return {worker.name: worker for name, worker in self.workers.items() if name in names}
 
     def plan(
         self, pool: PoolConfig, found: Sequence[Change], coming: Mapping[str, PlannedWorker]
@@ -85,20 +85,24 @@ class Fleet:
         self._n_files += 1
         path = self._folder / f"workers-{self._n_files}.json"
         path.touch(mode=0o600)
-        own = tuple(one.config for one in coming.values())
+        own = tuple(planned.config for planned in coming.values())
         path.write_text(configs.dump(replace(pool, worker=own)))
         self.workers |= coming
-        for one in launch.workers(own, path, self._environ):
-            self._launches[one.name] = one
-        self._heirs = {one.old: one.new for one in found if one.old in self.drained and one.new}
-        return [one for one in found if one.old not in self.drained]
+        for worker in launch.workers(own, path, self._environ):
+            self._launches[worker.name] = worker
+        self._heirs = {
+            change.old: change.new for change in found if change.old in self.drained and change.new
+        }
+        return [change for change in found if change.old not in self.drained]
 
     def forget(self, *, is_done: bool) -> None:
         """Forget the workers without a process."""
         self._heirs = self._heirs if is_done else {}
         names = {watch.child.launch.name for watch in self._watches()} | {*self._heirs.values()}
-        self.workers = {name: one for name, one in self.workers.items() if name in names}
-        self._launches = {name: one for name, one in self._launches.items() if name in names}
+        self.workers = {name: worker for name, worker in self.workers.items() if name in names}
+        self._launches = {
+            name: launch_ for name, launch_ in self._launches.items() if name in names
+        }
         self._held &= names
 
     def find(self, name: str) -> str:
@@ -198,11 +202,11 @@ class Fleet:
 
     def _start(self, name: str, *, is_held: bool, now: float) -> None:
         assert self._children is not None
-        one = self._launches[name]
+        launched = self._launches[name]
         if is_held:
             self._held.add(name)
-            one = replace(one, argv=(*one.argv, _HELD))
-        self._children.add(one, due_at=now)
+            launched = replace(launched, argv=(*launched.argv, _HELD))
+        self._children.add(launched, due_at=now)
 
     def _leave(self, name: str, now: float) -> None:
         assert self._children is not None
@@ -238,9 +242,9 @@ class Fleet:
         """Name the processes of a model that are not drained; of all models if it is empty."""
         launches = (watch.child.launch for watch in self._watches())
         return [
-            one.name
-            for one in launches
-            if model in ("", one.model) and one.name not in self.drained
+            launch_.name
+            for launch_ in launches
+            if model in ("", launch_.model) and launch_.name not in self.drained
         ]
 
 

@@ -129,7 +129,7 @@ class Rollout:
 
     def _count(self, view: FleetView) -> None:
         """Note how many workers of the models that change serve at the same time."""
-        models = {one.model for one in (*self._changes, *self._done, *self._undo)}
+        models = {change.model for change in (*self._changes, *self._done, *self._undo)}
         n = sum(len(view.serving(model)) for model in models)
         if self._least is None:
             self._n_before = self._least = n
@@ -146,7 +146,7 @@ class Rollout:
         self._why = why
         self._state = RolloutState.GOING_BACK
         half = self._changes[:1] if self._stage is not None else []
-        self._undo = [one.reversed() for one in [*half, *reversed(self._done)]]
+        self._undo = [change.reversed() for change in [*half, *reversed(self._done)]]
         self._done.clear()
         self._stage = None
 

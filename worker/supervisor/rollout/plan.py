@@ -123,8 +123,8 @@ def changes(
         coming[new.process] = new
     names = {table.name for table, _ in wanted}
     removed = [
-        Change(model=one.config.alias, old=one.process)
-        for name, one in running.items()
+        Change(model=planned.config.alias, old=planned.process)
+        for name, planned in running.items()
         if name not in names
     ]
     return [*added, *replaced, *removed], coming

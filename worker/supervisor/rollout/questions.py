@@ -49,7 +49,7 @@ class Questions:
     def add_answer(self, answer: Answered) -> None:
         """Store one answer."""
         for asking in self._asked.values():
-            if any(one.id == answer.id for one in asking.asks):
+            if any(ask.id == answer.id for ask in asking.asks):
                 asking.answers[answer.id] = answer.text
                 asking.failure = asking.failure or answer.error
 
@@ -60,8 +60,8 @@ class Questions:
             is_lost = asking.peer is None or not asking.peer.is_open
             if peers and is_lost and len(asking.answers) < len(asking.asks):
                 asking.peer = peers[-1]
-                for one in asking.asks:
-                    self._control.answer(peers[-1], one)
+                for ask in asking.asks:
+                    self._control.answer(peers[-1], ask)
 
     def answers(self, number: int) -> Sequence[str] | str | None:
         """Return the answers in the order of the prompts, or an error text; None while pending."""
@@ -72,4 +72,4 @@ class Questions:
             return asking.failure
         if len(asking.answers) < len(asking.asks):
             return None
-        return [asking.answers[one.id] for one in asking.asks]
+        return [asking.answers[ask.id] for ask in asking.asks]

@@ -209,18 +209,21 @@ class Rollouts:
         self._read_later(self._now)
 
     def _start(self, config: RolloutConfig, order: RolloutOrder, found: list[Change]) -> None:
-        golden = tuple(Golden(prompt=one.prompt, answer=one.answer) for one in config.golden)
+        golden = tuple(
+            Golden(prompt=question.prompt, answer=question.answer) for question in config.golden
+        )
         golden += order.golden
         fleet = self._fleet
         fleet.surge = config.surge if order.surge == "auto" else order.surge
         fleet.drain_timeout_s = self._pool.gateway.drain_timeout_s
-        fleet.prompts, fleet.n_predict = [one.prompt for one in golden], config.golden_tokens
+        fleet.prompts = [question.prompt for question in golden]
+        fleet.n_predict = config.golden_tokens
         limits = RolloutLimits(
             start_s=config.start_s, probation_s=config.probation_s, golden=golden
         )
         self._n_started += 1
         self._rollout = Rollout(self._n_started, found, limits, self._now)
-        logger.info("rolling change began", extra={"workers": [one.title for one in found]})
+        logger.info("rolling change began", extra={"workers": [change.title for change in found]})
 
     def turn(self, now: float) -> None:
         """Advance what is in progress."""

@@ -128,8 +128,8 @@ class BlockTable:
             if not sets.isdisjoint(segment.sets):
                 yield from [
                     name
-                    for name, one in zip(segment.names, segment.sets, strict=True)
-                    if one in sets
+                    for name, set_ in zip(segment.names, segment.sets, strict=True)
+                    if set_ in sets
                 ]
 
     def _join(self, number: int) -> None:

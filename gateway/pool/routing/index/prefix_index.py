@@ -117,7 +117,7 @@ class PrefixIndex:
             return
         start, n = self._next_swept, self._table.n_segments
         # A number that was given to another set meanwhile is not theirs any more.
-        dead = frozenset(one for one in self._dead if not self._sets.mask(one))
+        dead = frozenset(set_id for set_id in self._dead if not self._sets.mask(set_id))
         for name in list(self._table.with_sets(dead, start, _SWEPT)):
             self._drop(name)
         # Segments that were joined meanwhile are looked at again.
@@ -194,9 +194,9 @@ class PrefixIndex:
         n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
         if not bit or n_known == len(blocks):
             return
-        self._expected[task_id] = one = _ExpectedBlocks(bit, blocks[n_known:])
+        self._expected[task_id] = expected = _ExpectedBlocks(bit, blocks[n_known:])
         self._expected_tasks.setdefault(bit, set()).add(task_id)
-        self._mark(one)
+        self._mark(expected)
 
     def forget_expected(self, task_id: int) -> None:
         """Forget expected blocks: the worker has reported what it holds, or will not begin."""
@@ -217,9 +217,9 @@ class PrefixIndex:
         for other in others:
             self._mark(self._expected[other])
 
-    def _mark(self, one: _ExpectedBlocks) -> None:
-        soon, bit = self._soon, one.bit
-        for name in one.blocks:
+    def _mark(self, expected: _ExpectedBlocks) -> None:
+        soon, bit = self._soon, expected.bit
+        for name in expected.blocks:
             soon[name] = soon.get(name, 0) | bit
 
     # ---- what is asked ------------------------------------------------------------------------
