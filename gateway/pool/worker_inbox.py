@@ -9,7 +9,6 @@ from typing import Protocol
 from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.dispatch.workers import WorkerState
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.plausible import (
@@ -23,6 +22,7 @@ from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.tasks.stream import Resumed
 from gateway.pool.tasks.task_streams import TaskStreams
 from gateway.pool.watch.events import EventKind, PoolEvents
+from gateway.pool.workers.worker import WorkerState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from protocol.wire.cached import Cached
