@@ -16,7 +16,8 @@ from protocol.wire import messages as m
 from protocol.wire.partial_answer import PartialAnswer
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payloads
-from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
+from worker.engine.slot import BlockChain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

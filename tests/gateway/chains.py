@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from gateway.pool.tasks.block_hashes import Prefix
 from protocol.wire.cached import BLOCK_BYTES, Cached
-from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
+from worker.engine.slot import BlockChain
 
 
 def chain(text: str) -> bytes:

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
-from worker.engine.cache.states import SequenceState
 from worker.engine.media import Media, MediaPiece
+from worker.engine.sequence_state import SequenceState
 
 
 class BatchRow(NamedTuple):

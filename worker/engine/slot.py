@@ -8,14 +8,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from protocol.wire.accounts import spare_row, usage_of
+from protocol.wire.cached import BLOCK_BYTES
 from protocol.wire.facts import SlotReport, Timings, TokenProb, Usage
 from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
-from worker.engine.cache.cached_blocks import BlockChain
 from worker.engine.media import Media, without_handles, without_placeholders
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
@@ -23,6 +24,24 @@ from worker.output.response_buffer import ResponseBuffer
 
 CacheNamespace = tuple[Scales, str]
 """Scales of the adapters, and salt of the tenant: tokens read in one namespace serve only that."""
+
+
+class BlockChain(NamedTuple):
+    """Blocks of a prompt, and how many leading tokens of a sequence they stand for."""
+
+    blocks: bytes = b""
+    n_tokens: int = 0
+
+    def cut(self, n: int) -> "BlockChain":
+        """Return the chain of the first `n` tokens; blocks count as equally long."""
+        if n >= self.n_tokens:
+            return self
+        n_blocks = len(self.blocks) // BLOCK_BYTES * n // self.n_tokens
+        return BlockChain(self.blocks[: BLOCK_BYTES * n_blocks], n)
+
+    def begins_with(self, other: "BlockChain") -> bool:
+        """Return whether all blocks of another chain are the first of this one."""
+        return self.blocks.startswith(other.blocks)
 
 
 class SlotState(Enum):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 
 _MAX_REQUIRED = 6
 """Required arguments in any order: each more doubles the rules. Source: COMMON_CHAT_MAX_PERMUTE of

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from worker.grammar import nodes as n
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import TypeReader, parameters, refusing, target, texts

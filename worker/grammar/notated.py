@@ -11,7 +11,7 @@ from typing import Any
 
 from worker.grammar import nodes as n
 from worker.grammar.any_order import in_any_order
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import parameters, refusing, target

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from worker.grammar import nodes as n
-from worker.grammar.json_schema.cycles import check_cycles
+from worker.grammar.cycles import check_cycles
 from worker.grammar.limits import MAX_DEPTH, MAX_NODES, SchemaError
 
 _INT64 = 2**63

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.json_schema.literals import literal, until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.notated import notated_arguments

@@ -20,8 +20,8 @@ from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
 from worker.engine.task import Announce
 from worker.link.gateways.connection import GatewayConnection
-from worker.link.gateways.inbound import Inbound
 from worker.link.gateways.sessions import Sessions
+from worker.link.inbound import Inbound
 from worker.link.outbound import Outbound, OutboundQueue
 from worker.link.tasks.preparation import Preparation
 from worker.link.tasks.side_tasks import SideTasks

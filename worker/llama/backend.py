@@ -16,8 +16,8 @@ from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
 from worker.engine.backend import BatchRow, CacheFull, DecodeFailed, Regroup, Sampled, Sampler
-from worker.engine.cache.states import SequenceState
 from worker.engine.media import Media, MediaPiece
+from worker.engine.sequence_state import SequenceState
 from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.embedding.context import open_embedder

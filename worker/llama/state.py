@@ -18,7 +18,7 @@ import numpy as np
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
-from worker.engine.cache.states import State
+from worker.engine.sequence_state import State
 from worker.llama import library
 from worker.llama.model import is_recurrent
 
@@ -33,7 +33,7 @@ _PLACED = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class LlamaStates:
-    """Implements `worker.engine.cache.states.SequenceState` over one context."""
+    """Implements `worker.engine.sequence_state.SequenceState` over one context."""
 
     version = int(lib.LLAMA_STATE_SEQ_VERSION)
 

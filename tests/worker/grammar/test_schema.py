@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidRequest
 from tests.examples import examples
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.json_schema.integers import integer_rule
 from worker.grammar.json_schema.schema import to_gbnf
 

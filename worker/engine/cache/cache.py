@@ -12,10 +12,10 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from worker.engine.backend import Backend
-from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
-from worker.engine.slot import CacheNamespace, Slot, SlotState
+from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
 MIN_SHARED = 16

@@ -6,7 +6,6 @@ branch, to the host's memory, to another slot) causes no message.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from protocol.wire.cached import (
     BLOCK_BYTES,
@@ -16,26 +15,9 @@ from protocol.wire.cached import (
     Cached,
 )
 from worker.engine.cache.prefix import common_prefix
+from worker.engine.slot import BlockChain
 
 _BEGINNING = bytes(BLOCK_BYTES)
-
-
-class BlockChain(NamedTuple):
-    """Blocks of a prompt, and how many leading tokens of a sequence they stand for."""
-
-    blocks: bytes = b""
-    n_tokens: int = 0
-
-    def cut(self, n: int) -> "BlockChain":
-        """Return the chain of the first `n` tokens; blocks count as equally long."""
-        if n >= self.n_tokens:
-            return self
-        n_blocks = len(self.blocks) // BLOCK_BYTES * n // self.n_tokens
-        return BlockChain(self.blocks[: BLOCK_BYTES * n_blocks], n)
-
-    def begins_with(self, other: "BlockChain") -> bool:
-        """Return whether all blocks of another chain are the first of this one."""
-        return self.blocks.startswith(other.blocks)
 
 
 class CachedBlocks:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixTree
-from worker.engine.cache.states import State
+from worker.engine.sequence_state import State
+from worker.engine.slot import BlockChain
 
 MIN_TOKENS = 64
 """Minimum number of tokens of a copy. Source: fewer are read in the time that copying takes."""

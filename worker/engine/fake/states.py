@@ -4,7 +4,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from worker.engine.adapters import Adapter, Scales
-from worker.engine.cache.states import State
+from worker.engine.sequence_state import State
 
 
 class Cell(int):

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 
 
 def literal(text: str) -> str:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from protocol.errors import InvalidRequest
-from worker.grammar.builder import GrammarBuilder
+from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.limits import MAX_SCHEMA_CHARS
 
 _CACHED = 32

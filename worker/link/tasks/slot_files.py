@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
-from worker.engine.cache.cached_blocks import BlockChain
 from worker.engine.media import Media
+from worker.engine.slot import BlockChain
 from worker.link.tasks.packed_tokens import (
     INVALID_TOKENS,
     NOT_A_STATE,

@@ -6,10 +6,11 @@ import pytest
 
 from tests.worker.engines import Rig, blocks_of, said
 from worker.engine.cache.cache import MIN_KEPT, n_sequences
-from worker.engine.cache.cached_blocks import BlockChain, CachedBlocks
+from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.host_cache import MAX_CHAINS, MIN_TOKENS, HostCache
-from worker.engine.cache.states import State
 from worker.engine.scheduling.budget import StepBudget
+from worker.engine.sequence_state import State
+from worker.engine.slot import BlockChain
 
 ANNA = "Anna has a red kite that she flies over the hill behind her house every day. "
 BERT = "Bert drives a bus through the city, and knows each of the people on it. "
