@@ -135,7 +135,7 @@ def test_a_lost_gateway_takes_only_its_own_tasks_with_it(trio: Trio) -> None:
 def test_log_lines_name_the_gateway_that_is_lost(
     trio: Trio, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "worker.link.gateways")
+    caplog.set_level(logging.INFO, "worker.link")
     trio.until_shared()
     trio.a.send(generate(1, "from a", n_predict=-1))
     trio.until(lambda: trio.a.of(m.Started))
