@@ -35,6 +35,8 @@ class ReasoningReader:
         self._marks += [Marker(Kind.CALL, (text,)) for text in reasoning_marks.ends]
         self._text = ""
         """Text that is not classified yet."""
+        self._held: list[str] = []
+        """White space that is reasoning if words follow."""
         self._has_words = False
         self.is_over = False
         self.rest = ""
@@ -47,13 +49,15 @@ class ReasoningReader:
         if marker is not None:
             self.is_over = True
             self.rest = self._text[end if marker.kind is Kind.CLOSER else at :]
-        thought = self._text[:at]
-        self._has_words = self._has_words or bool(thought.strip(_BLANK))
-        if not self._has_words:
-            return ""  # it is held back: there may be nothing but space
-        self._text = self._text[at:]
-        return thought
+        thought, self._text = self._text[:at], self._text[at:]
+        if self._has_words:
+            return thought
+        self._held.append(thought)
+        self._has_words = bool(thought.strip(_BLANK))
+        return "".join(self._held) if self._has_words else ""
 
     def finish(self) -> str:
         """Return the text that was held back."""
-        return self._text if self._text.strip(_BLANK) else ""
+        if not self._text.strip(_BLANK):
+            return ""
+        return self._text if self._has_words else "".join([*self._held, self._text])
