@@ -49,7 +49,7 @@ async def test_more_prompts_than_find_room_are_not_planned(
 async def test_many_choices_of_many_prompts_are_not_made(
     gateway: Running, planned: list[str], monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(gateway.pool, "queue_limit", lambda card: 1_000_000)
+    monkeypatch.setattr(gateway.pool.dispatcher.limits, "limit", lambda model: 1_000_000)
     answer = await gateway.post(path, {"prompt": ["a"] * 100, "n": 100})
     assert answer.status_code == 400
     assert "but got 100 with 100 choices each" in answer.json()["error"]["message"]

@@ -57,7 +57,7 @@ def test_a_cancelled_request_ends_and_the_next_is_served(embedding: Pair) -> Non
         many, m.Envelope(m.TaskKey(1), m.Cancel()), m.Envelope(m.TaskKey(2), Embed(inputs=("a",)))
     )
     embedding.until(Embedded)
-    (done,) = embedding.gateway.of(m.Done)
+    (done,) = embedding.until(m.Done)
     assert isinstance(done, m.Done)
     assert done.finish is m.Finish.CANCELLED
     assert of_task(embedding.gateway.heard, 1) == [done]
