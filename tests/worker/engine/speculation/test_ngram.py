@@ -1,6 +1,8 @@
 """The kinds of guessing that llama.cpp calls ngram-map and ngram-mod."""
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,6 +11,7 @@ from tests.worker.engines import Rig
 from worker.drafting import open_drafter
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.speculation.draft import Drafters, DraftRequest
+from worker.engine.speculation.ngram import ngram_map
 from worker.engine.speculation.ngram.ngram_map import MapLookup
 from worker.engine.speculation.ngram.ngram_mod import ModLookup
 from worker.speculation.kinds import longest_draft
@@ -49,6 +52,24 @@ def test_counted_values_must_be_clear_and_frequent_enough() -> None:
     lookup = MapLookup(2, 2, min_hits=2, counts=True)
     assert lookup.draft([wish(twice + end)]) == [[]]
     assert lookup.draft([wish(twice + end)]) == [[8, 8]]
+
+
+def test_of_a_token_that_is_repeated_without_end_the_latest_occurrences_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counting all of 32,000 took 26 ms in each step of the engine."""
+    n_counted = list[int]()
+
+    class Counted(Counter[tuple[int, ...]]):
+        def update(self, iterable: Any = None, /, **more: int) -> None:
+            values = list(iterable or ())
+            n_counted.append(len(values))
+            super().update(values, **more)
+
+    lookup = MapLookup(2, 2, counts=True)
+    monkeypatch.setattr(ngram_map, "Counter", Counted)
+    assert lookup.draft([wish([5] * 3000)]) == [[5, 5]]
+    assert n_counted == [256]
 
 
 def test_the_table_of_ngram_mod_is_shared_by_all_slots() -> None:

@@ -4,6 +4,7 @@ Tokens of a draft that were rejected are not drafted again. Where values are cou
 must be twice as frequent as all others together.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 MAX_VALUES = 4
 """Maximum number of different continuations that are counted for one key."""
+_MAX_COUNTED = 256
+"""Maximum number of occurrences that are counted, the latest ones: a text may repeat one token."""
 
 Key = tuple[int, ...]
 
@@ -61,9 +64,11 @@ class MapLookup(Drafter):
         key = tuple(history.tokens[-self._size :])
         # What follows must be there as a whole, before the key at the end begins.
         latest = len(history.tokens) - self._size - self.n_max
-        places = [at for at in history.places.get(key, ()) if at <= latest]
-        if not places:
+        known = history.places.get(key, [])
+        n_places = bisect_right(known, latest)
+        if not n_places:
             return []
+        places = known[max(0, n_places - _MAX_COUNTED) : n_places] if self._counts else known[:1]
         history.hits[key] += 1
         start = self._choose(history.tokens, places)
         if start is None or history.hits[key] < self._min_hits:
