@@ -27,7 +27,7 @@ from gateway.http.errors import task_error_body
 from gateway.http.protocols.choice import Protocols
 from gateway.http.protocols.http2 import Http2
 from gateway.http.protocols.inbox import AppTasks
-from gateway.http.protocols.pause import HungUp, has_hung_up
+from gateway.http.protocols.pause import HungUp, has_hung_up, n_unsent
 from gateway.http.protocols.stall import StallWatch
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
@@ -51,6 +51,8 @@ _FRAME_S = 160e-6
 _BODY = orjson.dumps(
     task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
 )
+_GOODBYE_S = 0.1
+"""Time for the server's own goodbye to leave."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
@@ -92,7 +94,7 @@ class Connections:
                 return False
             oldest, _ = self._idle.popitem(last=False)
             counts.n_closed_idle += 1
-            oldest.writer.close()
+            oldest.end_idle()
         counts.n_open += 1
         self._open.add(connection)
         self._idle[connection] = None
@@ -101,7 +103,7 @@ class Connections:
     def close_idle(self) -> None:
         """Close the connections that have no request."""
         for connection in list(self._idle):
-            connection.writer.close()
+            connection.end_idle()
 
     def retire(self) -> None:
         """End each connection with its next answer.
@@ -245,6 +247,18 @@ class BoundedConnection(TCPServer):
                 await self.writer.drain()
             except (OSError, RuntimeError):
                 await self.protocol.handle(Closed())
+
+    def end_idle(self) -> None:
+        """Close without waiting for the client, if everything is on its way to it.
+
+        TLS waits for its goodbye, too, which a client with idle connections sends when it reads
+        again: on its next request, or never.
+        """
+        transport = self.writer.transport
+        waits = transport.get_write_buffer_size() or n_unsent(self.writer.get_extra_info("socket"))
+        self.writer.close()
+        if not waits:
+            self.loop.call_later(_GOODBYE_S, transport.abort)
 
     def retire(self) -> None:
         """End with the next answer: HTTP/1.1 says `Connection: close`, HTTP/2 sends GOAWAY."""

@@ -5,7 +5,9 @@ the end of the connection would go unnoticed.
 """
 
 import asyncio
+import fcntl
 import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,9 @@ LOOK_S = 0.5
 """Seconds between two looks at the connection."""
 _ESTABLISHED = 1
 """Linux's state of a TCP connection that both sides hold open."""
+
+_SIOCOUTQNSD = 0x894B
+"""Linux's question for the bytes that wait in the kernel and are not sent (linux/sockios.h)."""
 
 
 class HungUp(Exception):
@@ -64,3 +69,12 @@ def has_hung_up(sock: Any) -> bool:
     except (OSError, AttributeError):
         return False
     return bool(info[0] != _ESTABLISHED)
+
+
+def n_unsent(sock: Any) -> int:
+    """Count the bytes for which the other side of a TCP connection has no room; 0 if unknown."""
+    try:
+        n = fcntl.ioctl(sock.fileno(), _SIOCOUTQNSD, bytes(4))
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(n, sys.byteorder)

@@ -17,7 +17,11 @@ from protocol.config.config import GatewayConfig
 from protocol.config.limits import LimitsConfig
 from protocol.errors import ConfigError
 from protocol.process.listening import Listeners, is_local, listen, url_of
-from tests.gateway.inprocess import running
+from tests.gateway.inprocess import LIMIT_S, running, until
+
+NEEDS_OPENSSL = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl is not installed"
+)
 
 
 def test_several_addresses_share_the_port_that_the_system_chose(tmp_path: Path) -> None:
@@ -104,19 +108,50 @@ def test_a_tls_handshake_has_the_time_of_a_requests_head() -> None:
     assert server_config(config, ConnectionCounts()).ssl_handshake_timeout == 3.0
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
-    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+async def certified(folder: Path) -> dict[str, str]:
+    """Make a key and a certificate; return the settings that name them."""
+    key, cert = str(folder / "key.pem"), str(folder / "cert.pem")
     names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *names]
     openssl = await asyncio.create_subprocess_exec(
         *request, "-keyout", key, "-out", cert, stderr=subprocess.DEVNULL
     )
     assert await openssl.wait() == 0
-    files = {"ssl_key_file": key, "ssl_cert_file": cert}
+    return {"ssl_key_file": key, "ssl_cert_file": cert}
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
+    files = await certified(tmp_path)
     async with running(tmp_path, **files) as gateway:
         assert gateway.url.startswith("https://")
         context = ssl.create_default_context(cafile=files["ssl_cert_file"])
         async with httpx.AsyncClient(verify=context) as client:
             assert (await client.get(f"{gateway.url}/livez")).status_code == 200
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_no_idle_client_of_https_is_waited_for(tmp_path: Path) -> None:
+    """Such a client says goodbye only when it reads again, as a pool of connections does."""
+    files = await certified(tmp_path)
+    context = ssl.create_default_context(cafile=files["ssl_cert_file"])
+
+    def ask(port: int) -> ssl.SSLSocket:
+        connection = socket.create_connection(("127.0.0.1", port))
+        tls = context.wrap_socket(connection, server_hostname="127.0.0.1")
+        tls.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert tls.recv(4096).startswith(b"HTTP/1.1 200")
+        return tls
+
+    async with running(tmp_path, limits=LimitsConfig(connections=1), **files) as gateway:
+        port = httpx.URL(gateway.url).port
+        assert port is not None
+        first = await asyncio.to_thread(ask, port)
+        second = await asyncio.to_thread(ask, port)  # in place of the first, which is idle
+        async with asyncio.timeout(LIMIT_S / 3):
+            await until(lambda: gateway.metrics.connections.n_open == 1)
+            await gateway.server.close(grace_s=LIMIT_S)
+        first.close()
+        second.close()
