@@ -30,10 +30,10 @@ from gateway.succession import (
     KEEP_ALIVE_S,
     Signals,
     await_workers,
+    follow_signals,
     hand_over,
     is_restarted,
     is_successor,
-    obey,
     take_over,
 )
 from protocol.config.config import GatewayConfig
@@ -105,7 +105,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await admin.start()
         _announce(listeners, notifier)
         duties.append(asyncio.create_task(report(parts.pool, notifier)))
-        if not await obey(parts.pool, signals, notifier):
+        if not await follow_signals(parts.pool, signals, notifier):
             return await _drain(config, parts, signals, notifier)
         parts.retire()
         limit_s = config.drain_timeout_s + KEEP_ALIVE_S

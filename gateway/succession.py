@@ -100,7 +100,7 @@ async def _count_workers(pool: Pool, notifier: Notifier) -> None:
         await asyncio.sleep(_COUNT_S)
 
 
-async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
+async def follow_signals(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
     """Carry orders out until this process is to end; return whether another one has taken over."""
     is_aside = False
     while True:
@@ -112,13 +112,13 @@ async def obey(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
             order.cancel()
             return is_aside
         if order.result() is signal.SIGUSR1 and not is_aside:
-            pool.transport.connections.step_aside()
+            pool.transport.connections.release_endpoints()
             is_aside = True
             n_workers = pool.health().n_workers
             notifier.send(X_ASIDE=n_workers)
             logger.info("workers sent to the new gateway", extra={"n_workers": n_workers})
         elif order.result() is signal.SIGUSR2:
-            pool.transport.connections.step_back()
+            pool.transport.connections.take_endpoints_back()
             is_aside = False
             logger.info("new gateway has failed", extra={"action": "this gateway goes on"})
 

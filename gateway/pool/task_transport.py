@@ -180,9 +180,9 @@ class TaskTransport:
             self._metrics.routed(task.spec.model, task.route)
         lease = TaskKey(action.task_id, action.attempt)
         self.connections.post(action.worker, Envelope(lease, request, action.slot))
-        self.tell_demand(action.worker)
+        self.send_demand(action.worker)
 
-    def tell_demand(self, key: str) -> None:
+    def send_demand(self, key: str) -> None:
         """Add to the next frame for a shared worker how many tasks wait for it."""
         worker = self._dispatcher.workers.get(key)
         if worker is not None and worker.is_shared:

@@ -45,7 +45,7 @@ class ActionRunner(Protocol):
     def post(self, key: str, item: FrameItem) -> None:
         """Send a worker a message with this turn of the loop."""
 
-    def tell_demand(self, key: str) -> None:
+    def send_demand(self, key: str) -> None:
         """Tell a shared worker what waits for it."""
 
 
@@ -190,7 +190,7 @@ class WorkerInbox:
             except ProtocolError:
                 raise
             except Exception:
-                self._blame(peer, item)
+                self._fail_task_of(peer, item)
 
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
@@ -254,7 +254,7 @@ class WorkerInbox:
         worker = self._dispatcher.workers[peer.key]
         match message:
             case Cached():
-                peer.says(message)
+                peer.count_cached(message)
                 self._dispatcher.cached(peer.key, message)
             case m.Admitted() if worker.is_held:
                 logger.info("worker admitted", extra={"worker": peer.name, "model": peer.model})
@@ -267,7 +267,7 @@ class WorkerInbox:
             case Recall(n=n):
                 n_unused = worker.give_back(n)
                 self._runner.post(peer.key, Returned(n=n_unused))
-                self._runner.tell_demand(peer.key)
+                self._runner.send_demand(peer.key)
             case SettingsReport():
                 self._settings.reported(peer.key, message)
             case m.Heartbeat():
@@ -301,7 +301,7 @@ class WorkerInbox:
         lease, message, _ = envelope
         self._check_reading(lease, message)
         if isinstance(message, m.PromptRead):
-            if actions := self._dispatcher.paid(peer.key, lease, message, now):
+            if actions := self._dispatcher.prompt_cost(peer.key, lease, message, now):
                 self._runner.perform(actions)
             return
         if isinstance(message, m.Started):
@@ -332,7 +332,7 @@ class WorkerInbox:
         if not self._dispatcher.was_given_up(key, lease):
             self._metrics.dropped(1)
 
-    def _blame(self, peer: WorkerConnection, item: FrameItem) -> None:
+    def _fail_task_of(self, peer: WorkerConnection, item: FrameItem) -> None:
         """End the task whose message raised an exception, if this worker still has it."""
         task_id = item.task.id if isinstance(item, Envelope) else -1
         self.failed("message", task_id)

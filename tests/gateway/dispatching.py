@@ -111,7 +111,7 @@ def pauses(
     """Tell that all is read again of an answer that another worker began."""
     pool.started(worker, started(task_id, attempt=attempt), 0.0)
     told = PromptRead(n_read=1, is_paused=True)
-    return pool.paid(worker, TaskKey(task_id, attempt), told, now)
+    return pool.prompt_cost(worker, TaskKey(task_id, attempt), told, now)
 
 
 def read(

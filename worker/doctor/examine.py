@@ -92,10 +92,10 @@ class _HostChecks:
         self._library = library
 
     def python(self) -> Iterator[Finding]:
-        yield packages.judge_python(sys.version_info[:3], platform.platform(terse=True))
+        yield packages.check_python(sys.version_info[:3], platform.platform(terse=True))
 
     def packages(self) -> Iterator[Finding]:
-        yield packages.judge_packages(probe.requirements(), probe.version_of)
+        yield packages.check_packages(probe.requirements(), probe.version_of)
 
     def config(self) -> Iterator[Finding]:
         if self._case.fault:
@@ -107,16 +107,16 @@ class _HostChecks:
             yield ok("config", f"valid, {n} worker{'s' * (n != 1)}")
 
     def library(self) -> Iterator[Finding]:
-        yield library.judge_library(self._library(), _built(), _flags())
+        yield library.check_library(self._library(), _built(), _flags())
 
     def cpu(self) -> Iterator[Finding]:
         system_info = str(self._library().facts.get("system", ""))
-        yield library.judge_cpu(library.features(system_info) or _built(), _flags())
+        yield library.check_cpu(library.features(system_info) or _built(), _flags())
 
     def gpu(self) -> Iterator[Finding]:
         names, fault = gpu.read_driver(self._case.ask("worker.host.nvml"))
         facts = self._library().facts
-        yield gpu.judge_gpu(
+        yield gpu.check_gpu(
             gpu.GpuFacts(
                 nodes=gpu_files(),
                 has_uvm=probe.may_open_uvm(),
@@ -131,7 +131,7 @@ class _HostChecks:
 
     def zeromq(self) -> Iterator[Finding]:
         asked = self._case.ask("worker.doctor.readers.zeromq")
-        yield system.judge_zmq(asked, system.endpoints(self._case.pool))
+        yield system.check_zmq(asked, system.endpoints(self._case.pool))
 
     def keys(self) -> Iterator[Finding]:
         yield from keys.gateway_keys(self._case.pool.gateway)
@@ -144,30 +144,30 @@ class _HostChecks:
             yield from keys.dialled_links(worker)
 
     def files(self) -> Iterator[Finding]:
-        yield system.judge_files(*probe.limit(resource.RLIMIT_NOFILE))
+        yield system.check_files(*probe.limit(resource.RLIMIT_NOFILE))
 
     def shm(self) -> Iterator[Finding]:
         devices = [
             len(worker.devices.split(",")) for worker in self._case.workers if worker.devices
         ]
-        yield system.judge_shm(probe.free_shm(), max(devices, default=0))
+        yield system.check_shm(probe.free_shm(), max(devices, default=0))
 
     def group(self) -> Iterator[Finding]:
         n_threads = max((worker.n_threads for worker in self._case.workers), default=0)
-        yield system.judge_group(self._case.host.quota, n_threads, probe.max_tasks())
+        yield system.check_group(self._case.host.quota, n_threads, probe.max_tasks())
 
     def openmp(self) -> Iterator[Finding]:
-        yield system.judge_openmp(self._case.environ, self._case.workers)
+        yield system.check_openmp(self._case.environ, self._case.workers)
 
     def ports(self) -> Iterator[Finding]:
         gateway = self._case.pool.gateway
         for where, fault in probe.addresses(gateway.host, gateway.port):
-            yield system.judge_port(where, "" if gateway.reuse_port else fault)
+            yield system.check_port(where, "" if gateway.reuse_port else fault)
 
     def runtime(self) -> Iterator[Finding]:
         configured = self._case.pool.runtime_dir
         path, mode, can = probe.directory("" if configured == MADE_AT_START else configured)
-        yield system.judge_runtime(str(path), mode, is_writable=can)
+        yield system.check_runtime(str(path), mode, is_writable=can)
 
     def placement(self) -> Iterator[Finding]:
         yield ok("placement", str(self._case.host))
@@ -193,7 +193,7 @@ class _ModelChecks:
             if not path:
                 continue  # to be fetched; or the check of the configuration reports its error
             try:
-                yield model.judge_model(path, self._header(Path(path)))
+                yield model.check_model(path, self._header(Path(path)))
             except OSError as error:
                 text = f"cannot read {path}: {error.strerror}"
                 yield fail(model.MODEL, text, "check -m or 'model', and who may read it")
@@ -212,7 +212,7 @@ class _ModelChecks:
             cache=sum(cache_bytes(self._header(Path(worker.model)), worker) for worker in workers),
             on_gpu=self._on_gpu(workers),
         )
-        yield system.judge_memory(need, free_memory() or sys.maxsize, group_memory())
+        yield system.check_memory(need, free_memory() or sys.maxsize, group_memory())
 
     def _on_gpu(self, workers: list[WorkerConfig]) -> int | None:
         """Return the free memory of the GPUs; None if the CPU computes."""
@@ -226,7 +226,7 @@ class _ModelChecks:
             worker.use_mlock or "mlock" in worker.load_mode for worker in self._case.workers
         )
         limit, _ = probe.limit(resource.RLIMIT_MEMLOCK)
-        yield system.judge_mlock(limit, weights, is_wanted=is_wanted)
+        yield system.check_mlock(limit, weights, is_wanted=is_wanted)
 
     def load(self) -> Iterator[Finding]:
         if not self._case.asked.loads:
@@ -243,7 +243,7 @@ class _ModelChecks:
             args = ("worker.llama.files.inspect", str(path), worker.name)
             loaded = self._case.ask(*args, worker=worker, limit_s=self._case.asked.limit_s)
             name, wanted = Path(worker.model).name, self._case.asked.is_gpu_wanted
-            yield gpu.judge_load(loaded, name, worker.n_gpu_layers, is_wanted=wanted)
+            yield gpu.check_load(loaded, name, worker.n_gpu_layers, is_wanted=wanted)
 
     def _readable(self) -> list[WorkerConfig]:
         found = []

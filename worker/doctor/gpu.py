@@ -46,11 +46,11 @@ def read_driver(outcome: ChildOutcome) -> tuple[tuple[str, ...], str]:
     return tuple(outcome.facts.get("names", ())), str(outcome.facts.get("fault", ""))
 
 
-def judge_gpu(facts: GpuFacts) -> Finding:
+def check_gpu(facts: GpuFacts) -> Finding:
     """Judge whether llama.cpp can use the GPUs of this host."""
     seen = [device for device in facts.devices if device.get("kind") == "gpu"]
     if seen:
-        return _judge_seen(facts, seen)
+        return _check_seen(facts, seen)
     if not facts.nodes and not facts.names:
         if facts.is_wanted:
             remedy = (
@@ -58,10 +58,10 @@ def judge_gpu(facts: GpuFacts) -> Finding:
             )
             return fail(GPU, "a GPU is requested, but this host has none", remedy)
         return ok(GPU, "none here: the CPU computes")
-    return _judge_unseen(facts)
+    return _check_unseen(facts)
 
 
-def _judge_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
+def _check_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
     named = "; ".join(
         f"{one['name']} {one['description']}, {mib(one['free'])} of {mib(one['total'])} free"
         for one in seen
@@ -73,7 +73,7 @@ def _judge_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
     return ok(GPU, named)
 
 
-def _judge_unseen(facts: GpuFacts) -> Finding:
+def _check_unseen(facts: GpuFacts) -> Finding:
     """Explain why llama.cpp does not see an existing GPU."""
     what = ", ".join(facts.names) or ", ".join(facts.nodes)
     level = fail if facts.is_wanted else warn
@@ -95,11 +95,11 @@ def _judge_unseen(facts: GpuFacts) -> Finding:
 # ---- loading ----------------------------------------------------------------------------------
 
 
-def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
+def check_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted: bool) -> Finding:
     """Judge whether a model can be loaded and computed, and where its layers are."""
     facts = outcome.facts
     if outcome.code == 0 and "buffers" in facts:
-        return _judge_place(facts, name, n_gpu_layers, is_wanted)
+        return _check_place(facts, name, n_gpu_layers, is_wanted)
     if outcome.code is None:
         remedy = "give it more time (--load-timeout), or a faster disk; is it on a network drive?"
         return fail(LOAD, f"{name}: loading did not end", remedy)
@@ -111,7 +111,7 @@ def judge_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
     return fail(LOAD, f"{name}: {why}", remedy)
 
 
-def _judge_place(
+def _check_place(
     facts: Mapping[str, Any], name: str, n_gpu_layers: int, is_wanted: bool
 ) -> Finding:
     took = f"{name}: loaded in {facts.get('seconds', 0.0):.1f} s and computed"

@@ -66,10 +66,10 @@ def bound_links(gateway: GatewayConfig) -> Iterator[Finding]:
         with contextlib.suppress(ConfigError):  # reported by `gateway_keys`
             (endpoint,) = bound([text], has_keys=True)
             if endpoint.is_tcp:
-                yield _judged_bind(endpoint)
+                yield _check_bind(endpoint)
 
 
-def _judged_bind(endpoint: Endpoint) -> Finding:
+def _check_bind(endpoint: Endpoint) -> Finding:
     host = None if endpoint.host in ("*", "0.0.0.0", "::") else endpoint.host  # noqa: S104
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -88,10 +88,10 @@ def dialled_links(worker: WorkerConfig) -> Iterator[Finding]:
         with contextlib.suppress(ConfigError):  # reported by `worker_keys`
             (endpoint,) = dialled([text], has_keys=True)
             if endpoint.is_tcp:
-                yield _judged_dial(endpoint)
+                yield _check_dial(endpoint)
 
 
-def _judged_dial(endpoint: Endpoint) -> Finding:
+def _check_dial(endpoint: Endpoint) -> Finding:
     try:
         with socket.create_connection((endpoint.host, endpoint.port), timeout=_DIAL_S):
             return ok(LINKS, f"{endpoint.text}: somebody listens there")

@@ -61,7 +61,7 @@ def unused(built: frozenset[str], flags: frozenset[str]) -> list[str]:
     return [name for name in _WORTH if name not in built and flags.issuperset(_FLAGS[name])]
 
 
-def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
+def check_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset[str]) -> Finding:
     """Judge whether llama.cpp could be loaded, and if not, why."""
     facts = outcome.facts
     if outcome.code == 0 and "llama" in facts:
@@ -72,9 +72,9 @@ def judge_library(outcome: ChildOutcome, built: frozenset[str], flags: frozenset
     if outcome.code is None:
         remedy = "is the file system of the packages, or a GPU driver, stuck? See dmesg"
         return fail(LIBRARY, "loading llama.cpp did not end", remedy)
-    if "No module named 'llama_cpp'" in outcome.last_words:
+    if "No module named 'llama_cpp'" in outcome.stderr:
         return fail(LIBRARY, "llama-cpp-python is not installed", "pip install llama-cpp-python")
-    if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.last_words):
+    if lacking := re.search(r"(lib[\w.+-]+): cannot open shared object", outcome.stderr):
         remedy = f"install the package with {lacking[1]}, or rebuild llama.cpp on this machine"
         return fail(LIBRARY, f"llama.cpp needs {lacking[1]}, which is not here", remedy)
     reason = outcome.last_line or "no output"
@@ -87,7 +87,7 @@ def _illegal(built: frozenset[str], flags: frozenset[str]) -> str:
     return "llama.cpp died of an illegal instruction" + (f": {what}" if what else "")
 
 
-def judge_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
+def check_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
     """Compare what the build was made for with what the CPU can do."""
     if not built or not flags:
         return ok(CPU, "the CPU extensions that the build needs are unknown")

@@ -6,7 +6,7 @@ from worker.files.gguf_header import Header
 MODEL = "model"
 
 
-def judge_model(path: str, header: Header) -> Finding:
+def check_model(path: str, header: Header) -> Finding:
     """Judge whether a file is a model that llama.cpp can read."""
     if header.fault:
         remedy = "fetch it again: compare its size and checksum with the source's"

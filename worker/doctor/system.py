@@ -19,7 +19,7 @@ _GOOD_TASKS = 64
 UNLIMITED = -1
 
 
-def judge_files(soft: int, hard: int) -> Finding:
+def check_files(soft: int, hard: int) -> Finding:
     """Judge the number of files that may be open: each connection is one."""
     if soft == UNLIMITED or soft >= _GOOD_FILES:
         return ok(FILES, f"{'any number' if soft == UNLIMITED else soft} may be open at once")
@@ -28,7 +28,7 @@ def judge_files(soft: int, hard: int) -> Finding:
     return (fail if soft < _FEW_FILES else warn)(FILES, text, remedy)
 
 
-def judge_shm(size: int | None, n_devices: int) -> Finding:
+def check_shm(size: int | None, n_devices: int) -> Finding:
     """Judge /dev/shm, which the GPUs of one model use to communicate in a container."""
     if n_devices < 2:
         return ok(SHM, "not used: no model is spread over several GPUs")
@@ -54,7 +54,7 @@ class Need:
     """Free memory of the GPUs that get layers; None if the CPU computes."""
 
 
-def judge_memory(need: Need, available: int, allowed: int | None) -> Finding:
+def check_memory(need: Need, available: int, allowed: int | None) -> Finding:
     """Compare what the models need with what is free and what the control group allows."""
     limit = available if allowed is None else min(available, allowed)
     whose = "the control group allows" if allowed is not None and allowed < available else "free is"
@@ -75,7 +75,7 @@ def judge_memory(need: Need, available: int, allowed: int | None) -> Finding:
     return ok(MEMORY, have)
 
 
-def judge_mlock(limit: int, weights: int, *, is_wanted: bool) -> Finding:
+def check_mlock(limit: int, weights: int, *, is_wanted: bool) -> Finding:
     """Judge how much memory may be locked."""
     text = "any amount" if limit == UNLIMITED else mib(limit)
     if not is_wanted:
@@ -88,7 +88,7 @@ def judge_mlock(limit: int, weights: int, *, is_wanted: bool) -> Finding:
     return ok(MLOCK, f"{text} may be locked")
 
 
-def judge_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
+def check_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
     """Judge the limits of the control group on CPU time and processes."""
     if quota and n_threads > max(1, quota):
         text = f"{n_threads} threads for {quota:g} cores: all wait for the slowest at every step"
@@ -100,7 +100,7 @@ def judge_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
     return ok(GROUP, ", ".join(limits) or "no limit on CPU time or processes")
 
 
-def judge_port(where: str, fault: str) -> Finding:
+def check_port(where: str, fault: str) -> Finding:
     """Judge an address that the gateway will listen on; `fault` is the system's error."""
     if not fault:
         return ok(PORT, f"{where} is free")
@@ -108,7 +108,7 @@ def judge_port(where: str, fault: str) -> Finding:
     return fail(PORT, f"cannot listen on {where}: {fault}", remedy)
 
 
-def judge_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:
+def check_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:
     """Judge the directory of sockets; `mode` is None if it is not there."""
     if not is_writable:
         remedy = "make it, owned by this user: install -d -m 0700, or RuntimeDirectory= in the unit"
@@ -118,7 +118,7 @@ def judge_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:
     return ok(RUNTIME, f"{path} can be written")
 
 
-def judge_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
+def check_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
     """Judge ZeroMQ and the length of its sockets' paths."""
     facts = outcome.facts
     if outcome.code != 0 or "version" not in facts:
@@ -138,7 +138,7 @@ def judge_zmq(outcome: ChildOutcome, endpoints: tuple[str, ...]) -> Finding:
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def judge_openmp(environ: Mapping[str, str], workers: tuple[WorkerConfig, ...]) -> Finding:
+def check_openmp(environ: Mapping[str, str], workers: tuple[WorkerConfig, ...]) -> Finding:
     """Judge the OpenMP variables that the workers would inherit."""
     most = max((max(worker.n_threads, worker.n_threads_batch) for worker in workers), default=0)
     limit = environ.get("OMP_THREAD_LIMIT", "")

@@ -107,7 +107,7 @@ class SampleProcessor:
             n_accepted += 1
             run.n_draft_accepted += 1
             self._next(slot, index, offset)
-        self._counters.judged(len(drafted), n_accepted)
+        self._counters.draft_checked(len(drafted), n_accepted)
         if n_accepted < len(drafted):
             self._backend.remove(slot.id, len(slot.tokens))
 

@@ -84,7 +84,7 @@ class Counters(Stats):
         self.n_faults += 1
         return internal_error(key, error)
 
-    def judged(self, n_drafted: int, n_accepted: int) -> None:
+    def draft_checked(self, n_drafted: int, n_accepted: int) -> None:
         """Count a draft of which the first `n_accepted` tokens were right."""
         self.n_drafts += 1
         self.n_draft += n_drafted

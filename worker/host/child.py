@@ -21,13 +21,13 @@ class ChildOutcome:
     """As `Popen.returncode`; None after a time-out."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The JSON object on the last line of its standard output; empty if there is none."""
-    last_words: str = ""
+    stderr: str = ""
     """The end of its standard error."""
 
     @property
     def last_line(self) -> str:
         """Return the last line that is not empty."""
-        lines = [line.strip() for line in self.last_words.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
 
@@ -44,7 +44,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOut
                 start_new_session=True,
             )
         except OSError as error:
-            return ChildOutcome(127, last_words=f"cannot start {argv[0]}: {error.strerror}")
+            return ChildOutcome(127, stderr=f"cannot start {argv[0]}: {error.strerror}")
         try:
             code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:

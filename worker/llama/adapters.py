@@ -35,7 +35,7 @@ def _load(model: Any, file: ScaledFile, config: WorkerConfig) -> LoadedAdapter:
     library.forget_log()
     handle = lib.llama_adapter_lora_init(model, file.path.encode())
     if not handle:  # a NULL pointer object: falsy, but never None
-        reason = library.last_words() or "is it a LoRA for this model?"
+        reason = library.last_warnings() or "is it a LoRA for this model?"
         raise ConfigError(f"cannot load LoRA adapter {file.path}: {reason}")
     if lib.llama_adapter_get_alora_n_invocation_tokens(handle):
         raise ConfigError(f"LoRA adapter {file.path} is an activated LoRA: not supported yet")
@@ -93,7 +93,7 @@ def apply_control_vectors(model: Any, context: Any, config: WorkerConfig) -> Non
     n_layer = int(lib.llama_model_n_layer(model))
     range_ = (first if first > 0 else 1, last if last > 0 else n_layer)
     if lib.llama_set_adapter_cvec(context, pointer, len(total), n_embd, *range_):
-        raise ConfigError(f"cannot apply the control vectors: {library.last_words()}")
+        raise ConfigError(f"cannot apply the control vectors: {library.last_warnings()}")
 
 
 def _directions(file: ScaledFile, n_embd: int) -> Vector:

@@ -113,7 +113,7 @@ class LlamaBackend:
             return
         if code == _NO_CELLS:
             raise CacheFull
-        reason = library.last_words()
+        reason = library.last_warnings()
         raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < _INVALID)
 
     def is_broken(self, row: int, *, on_device: bool) -> bool:
@@ -141,10 +141,10 @@ class LlamaBackend:
 
     def sample_ahead(self, rows: Sequence[tuple[int, Sampler]]) -> None:
         """Sample several rows at once, if that is faster than one by one."""
-        if not self._sampler_threads.pays(len(rows)):
+        if not self._sampler_threads.is_faster(len(rows)):
             return
         busy = [(row, one) for row, one in rows if isinstance(one, LlamaSampler) and one.busy_chain]
-        if not self._sampler_threads.pays(len(busy)):
+        if not self._sampler_threads.is_faster(len(busy)):
             return
         lib.llama_get_logits(self._context)  # puts them in order, which threads must not do
         jobs = [SampleJob(one.busy_chain, self._batch.last[row]) for row, one in busy]

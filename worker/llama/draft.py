@@ -39,7 +39,7 @@ class DraftModel(Drafter):
     def __init__(self, config: WorkerConfig, target: LlamaVocabulary, n_ctx_slot: int) -> None:
         self._loaded = load(_of_draft(config, n_ctx_slot), lambda _fraction: None)
         self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
-        fault = _misfit(target, self._vocab) or _unfit(self._loaded.model)
+        fault = _mismatch(target, self._vocab) or _unfit(self._loaded.model)
         if fault:
             self._loaded.close()
             name = Path(config.model_draft).name
@@ -173,7 +173,7 @@ def _or_default(value: bool | None, default: bool | None) -> Any:
     return default if value is None else value
 
 
-def _misfit(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
+def _mismatch(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
     """Return why two vocabularies do not match, by llama.cpp's rules; "" if they do."""
     kinds = [lib.llama_vocab_type(vocab.handle) for vocab in (target, draft)]
     if kinds[0] != kinds[1]:

@@ -68,7 +68,7 @@ def forget_log() -> None:
     _recent.clear()
 
 
-def last_words() -> str:
+def last_warnings() -> str:
     """Return the newest warnings and errors as one line, or an empty string."""
     return " | ".join(list(_recent)[-4:])
 

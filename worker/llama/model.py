@@ -125,13 +125,13 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
     model = _load_model(config, on_progress)
     if not model:
         fault = _reason(f"cannot load {config.model}", "is it a complete GGUF file?")
-        raise (_Short if is_short(library.last_words()) else ConfigError)(fault)
+        raise (_Short if is_short(library.last_warnings()) else ConfigError)(fault)
     adapters = load_adapters(model, config)
     if ignored := library.ignored_override():
         lib.llama_model_free(model)
         raise ConfigError(f"--override-kv: {ignored}")
     context, n_ctx_slot = _fitting_context(model, config)
-    tell_placement(config)
+    log_placement(config)
     apply_control_vectors(model, context, config)
     pages.forget(paths_of(Path(config.model)))
     return LoadedModel(
@@ -146,7 +146,7 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
     )
 
 
-def tell_placement(config: WorkerConfig) -> None:
+def log_placement(config: WorkerConfig) -> None:
     """Log where layers and caches lie, and warn where a GPU was wanted and has none of them."""
     found = library.placement()
     logger.info(
@@ -325,5 +325,5 @@ def context_params(config: WorkerConfig) -> Any:
 
 
 def _reason(what: str, remedy: str) -> str:
-    reason = library.last_words()
+    reason = library.last_warnings()
     return f"{what}: {reason}; {remedy}" if reason else f"{what}; {remedy}"

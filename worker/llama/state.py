@@ -56,7 +56,7 @@ class LlamaStates:
         buffer = np.empty(size, np.uint8)
         n = int(lib.llama_state_seq_get_data(self._context, _pointer(buffer), size, seq))
         if n < _PREFIX.size:
-            raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_words()}")
+            raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_warnings()}")
         return buffer.data[_PREFIX.size : n]
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:

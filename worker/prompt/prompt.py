@@ -168,7 +168,7 @@ class PromptReader:
         else:
             own = self._plain_tokens(message)
             text = self._backend.vocabulary.render(own)
-            tokens = self._system.lead(message, own)
+            tokens = self._system.prepend(message, own)
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         self._log(key, tokens, text)

@@ -54,7 +54,7 @@ class SystemPrefix:
             params = replace(params, n_keep=params.n_keep + len(self._tokens))
         return message if params is message.params else replace(message, params=params)
 
-    def lead(self, message: Generate, tokens: list[int]) -> list[int]:
+    def prepend(self, message: Generate, tokens: list[int]) -> list[int]:
         """Put the prefix before a prompt, which was tokenized without BOS then."""
         return tokens if message.infill is not None else self._tokens + tokens
 

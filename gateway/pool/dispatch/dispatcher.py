@@ -117,7 +117,7 @@ class Dispatcher:
         """Make room in a full queue; raises `TaskError` if there is no place for a task."""
         if not self.limits.is_full(task.spec.model):
             return []
-        if not self.placement.goes_now(task, now):
+        if not self.placement.can_start_now(task, now):
             return [self.book.turn_away(*self.limits.displaced_by(task))]
         task.can_be_reserved = False  # it goes at once, or not at all
         return []
@@ -136,8 +136,8 @@ class Dispatcher:
 
     def expire(self, now: float) -> list[Action]:
         """Fail the tasks that waited too long; end reservations and suspicions that are over."""
-        self.routing.index.tidy()
-        self.allowances.tidy()
+        self.routing.index.prune()
+        self.allowances.prune()
         actions: list[Action] = []
         models = {worker.model for worker in self.outliers.due(now)}
         if self.quarantine.refuse_held(now):
@@ -299,7 +299,9 @@ class Dispatcher:
             actions += self._assignment.assign_waiting(task.spec.model, now)
         return actions
 
-    def paid(self, key: str, lease: TaskKey, message: PromptRead, now: float) -> list[Action]:
+    def prompt_cost(
+        self, key: str, lease: TaskKey, message: PromptRead, now: float
+    ) -> list[Action]:
         """Note the cost of a prompt so far, as its worker reports it, also of a cancelled task."""
         self.accounted(key, lease, Usage(n_read=message.n_read, n_cached=message.n_cached))
         task = self.book.find(key, lease)

@@ -72,12 +72,12 @@ class WorkerConnections:
         """Bind, with `joins` beside another gateway of the pool; raises `ConfigError`."""
         self._socket.open(endpoints, joins=joins)
 
-    def step_aside(self) -> None:
+    def release_endpoints(self) -> None:
         """Let the workers dial another process; who dials this one is to try again."""
         self._is_aside = True
         self._post_all(Successor())
 
-    def step_back(self) -> None:
+    def take_endpoints_back(self) -> None:
         """Let workers dial this process again; raises `ConfigError`."""
         self._is_aside = False
         self._socket.take_back()
@@ -124,13 +124,13 @@ class WorkerConnections:
         # What came while this process was held up counts as a sign of life.
         self._socket.drain_all()
         if self._access.refresh(now):
-            self._expel()
+            self._drop_revoked()
         limit_s = max(_SILENT_MIN_S, _SILENT_HEARTBEATS * self._heartbeat_s)
         held_s, self._swept_at = now - self._swept_at - _LATE_S, now
         for peer in list(self._peers.values()):
             try:
                 if held_s > 0:
-                    peer.excuse(held_s)
+                    peer.ignore_pause(held_s)
                 if reason := peer.loss_reason(now, limit_s):
                     self._break(peer, reason)
                 elif reason := peer.flood_reason(now):
@@ -179,7 +179,7 @@ class WorkerConnections:
                 raise ProtocolError(f"{len(part)} bytes from a worker without a task")
             frame = codec.decode(part.bytes)
             if peer is None:
-                self._greet(identity, frame, part, key)
+                self._handle_hello(identity, frame, part, key)
                 return
             if frame.seq != peer.expected:
                 reason = f"sent frame {frame.seq} where {peer.expected} was expected"
@@ -196,11 +196,11 @@ class WorkerConnections:
             return
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             reason = f"said bye: {bye.reason[:MAX_REASON]}"
-            self._lose(peer, reason, died=bye.is_failure)
+            self._lost(peer, reason, died=bye.is_failure)
 
     def _may_speak(self, identity: bytes, part: zmq.Frame, key: str, now: float) -> bool:
         """Whether to read a frame of a connection that was not taken in, or has been given up."""
-        self._socket.introduce(part)
+        self._socket.mark_accepted(part)
         if not self._access.admits(key, now):
             self._observer.dropped(1)
             return False
@@ -234,7 +234,9 @@ class WorkerConnections:
         if self._access.sent_unreadable(_who(identity, key), self._now()):
             self._cut(socket_of(part))
 
-    def _greet(self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str) -> None:
+    def _handle_hello(
+        self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str
+    ) -> None:
         hello = frame.messages[0] if frame.seq == 0 and frame.messages else None
         if not isinstance(hello, Hello):
             self._observer.dropped(len(frame.messages))
@@ -248,7 +250,7 @@ class WorkerConnections:
             return
         old = next((peer for peer in self._peers.values() if peer.name == hello.worker), None)
         if old is not None and (old.epoch, old.curve_key) != (hello.epoch, curve):
-            self._reception.let_wait(identity, old.name, part, self._now())
+            self._reception.hold(identity, old.name, part, self._now())
             old.is_contested = True
             self._reach(old, [Ping()])
             return
@@ -257,7 +259,7 @@ class WorkerConnections:
             self._socket.send(identity, codec.encode(0, [self._welcome()]))
             return
         if old is not None:
-            self._lose(old, "has connected again", died=False)
+            self._lost(old, "has connected again", died=False)
         self._admit(identity, hello, part, curve)
         if len(frame.messages) > 1:
             peer = self._peers[identity]
@@ -287,7 +289,7 @@ class WorkerConnections:
     def _welcome(self) -> Welcome:
         return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)
 
-    def _lose(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
+    def _lost(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         if self._peers.pop(peer.identity, None) is not None:
             self._observer.lost(peer, reason, died=died)
             if self._reception.has_waiting:
@@ -302,25 +304,25 @@ class WorkerConnections:
 
     def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
         """Give up a connection whose worker may be alive; tell it, so that it reconnects."""
-        self._lose(peer, reason, died=died)
+        self._lost(peer, reason, died=died)
         self._socket.send(peer.identity, _RESET)
 
     def _lose_unreachable(self, peer: WorkerConnection) -> None:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
-        self._lose(peer, "its connection has ended")
+        self._lost(peer, "its connection has ended")
 
     def _cut(self, socket: PeerSocket | None) -> None:
         if socket is not None:
             socket.cut()
 
-    def _expel(self) -> None:
+    def _drop_revoked(self) -> None:
         """Cut the connections whose key was revoked, or is not for this name any more."""
         now = self._now()
         for peer in list(self._peers.values()):
             admits = self._access.admits(peer.curve_key, now)
             if not admits or self._access.name_refusal(peer.curve_key, peer.name):
-                self._lose(peer, "its key was revoked")
+                self._lost(peer, "its key was revoked")
                 self._cut(peer.socket)
 
     def _ping(self, ended: set[int]) -> None:

@@ -58,7 +58,7 @@ class PendingConnections:
             self._kind, self._cause = _failure(kind, value)
         return -1
 
-    def spoke(self, fd: int) -> None:
+    def first_frame(self, fd: int) -> None:
         """Note the first frame of a connection."""
         if self._open.pop(fd, None) is not None:
             return

@@ -51,7 +51,7 @@ class Reception:
             self._refuse(identity, hello.worker[:LONGEST_NAME], reason)
         return bool(reason)
 
-    def let_wait(self, identity: bytes, name: str, hello: zmq.Frame, now: float) -> None:
+    def hold(self, identity: bytes, name: str, hello: zmq.Frame, now: float) -> None:
         """Let a second worker of a name wait until the first one sends something or is lost."""
         logger.info(
             "worker waits",

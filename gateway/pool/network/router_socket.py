@@ -195,11 +195,11 @@ class RouterSocket:
         # No Python function, where `getsockopt` has two and running into `zmq.Again` five.
         return bool(zmq.zmq_poll(self._polled, 0))
 
-    def introduce(self, frame: zmq.Frame) -> None:
+    def mark_accepted(self, frame: zmq.Frame) -> None:
         """Note that the connection of this frame has delivered one."""
         if self.has_tcp:
             self._read_monitor()
-            self._pending.spoke(int(frame.get(zmq.SRCFD)))
+            self._pending.first_frame(int(frame.get(zmq.SRCFD)))
 
     def _read_monitor(self) -> None:
         for _ in range(_BURST):

@@ -14,7 +14,7 @@ _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
 """A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
 _FLOOD_PER_S, _FLOOD_S = 20_000, 2.0
 """Frames that no worker sends, which sends one for each step of its engine."""
-_MAX_SAID_BYTES = 8 * BLOCK_BYTES * MAX_CACHED_BLOCKS
+_MAX_CACHED_BYTES = 8 * BLOCK_BYTES * MAX_CACHED_BLOCKS
 """Of cached blocks in one frame, which takes 1.4 s: a worker says all it holds to each gateway."""
 
 
@@ -50,9 +50,9 @@ class WorkerConnection:
     """What its attempts have cost, in its own memory; None if it is on another host."""
     stats: Stats = field(default_factory=Stats)
     """Its counters, by the latest heartbeat."""
-    n_said: int = 0
-    """Bytes of cached blocks in the frame that is read, whose number is `said_in`."""
-    said_in: int = -1
+    n_cached_bytes: int = 0
+    """Bytes of cached blocks in the frame that is read, whose number is `cached_frame`."""
+    cached_frame: int = -1
     is_ready: bool = False
     """It has sent its card."""
     is_miscounting: bool = False
@@ -67,15 +67,15 @@ class WorkerConnection:
             _STALL_FACTOR * heartbeat.stall_s + _STALL_MORE_S if heartbeat.busy else math.inf
         )
 
-    def says(self, cached: Cached) -> None:
-        """Count what it reports of its cache; raises `ProtocolError` for too much at once."""
-        if self.said_in != self.expected:
-            self.n_said, self.said_in = 0, self.expected
-        self.n_said += sum(map(len, (*cached.added, *cached.removed)))
-        if self.n_said > _MAX_SAID_BYTES:
-            raise ProtocolError(f"more than {_MAX_SAID_BYTES} bytes of cached blocks in a frame")
+    def count_cached(self, cached: Cached) -> None:
+        """Count the bytes that it reports of its cache; raises `ProtocolError` for too much at once."""
+        if self.cached_frame != self.expected:
+            self.n_cached_bytes, self.cached_frame = 0, self.expected
+        self.n_cached_bytes += sum(map(len, (*cached.added, *cached.removed)))
+        if self.n_cached_bytes > _MAX_CACHED_BYTES:
+            raise ProtocolError(f"more than {_MAX_CACHED_BYTES} bytes of cached blocks in a frame")
 
-    def excuse(self, held_s: float) -> None:
+    def ignore_pause(self, held_s: float) -> None:
         """Count no silence while this process stood still: what came then is read a moment later.
 
         A machine may stop a process, or itself, for as long as a worker may be silent.

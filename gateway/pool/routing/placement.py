@@ -61,7 +61,7 @@ class TaskPlacement:
                 return task, choice
         return None
 
-    def goes_now(self, task: Task, now: float) -> bool:
+    def can_start_now(self, task: Task, now: float) -> bool:
         """Return whether a new task could go to a worker at once."""
         return self._choice_now(task, now) is not None
 

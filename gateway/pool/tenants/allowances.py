@@ -166,7 +166,7 @@ class Allowances:
             found["tokens-day"] = Remaining(limits.tokens_per_day, left, self._until_midnight_s())
         return found
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Forget tenants that have used nothing that still counts."""
         now, day = self._clock(), self._day()
         idle = [name for name, account in self._accounts.items() if account.is_idle(now, day)]

@@ -14,7 +14,7 @@ from worker.doctor import probe
 from worker.doctor.case import DoctorOptions, opened
 from worker.doctor.examine import examine, guarded
 from worker.doctor.finding import Finding, Level, exit_code, fail, mib, ok, warn
-from worker.doctor.library import judge_library
+from worker.doctor.library import check_library
 from worker.host import child
 from worker.host.topology import read_host
 
@@ -35,7 +35,7 @@ def test_a_child_says_its_facts_on_its_last_line() -> None:
 def test_a_child_that_dies_tells_by_what() -> None:
     found = python("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert found.code == -signal.SIGILL
-    assert "illegal instruction" in judge_library(found, frozenset(), frozenset()).text
+    assert "illegal instruction" in check_library(found, frozenset(), frozenset()).text
 
 
 def test_a_child_that_hangs_is_ended_with_all_it_started() -> None:
@@ -47,7 +47,7 @@ def test_a_child_that_hangs_is_ended_with_all_it_started() -> None:
 
 def test_a_command_that_is_not_there_is_an_outcome() -> None:
     found = child.run(["/nonexistent"], {}, 1.0)
-    assert (found.code, "cannot start" in found.last_words) == (127, True)
+    assert (found.code, "cannot start" in found.stderr) == (127, True)
 
 
 def test_a_check_that_fails_is_a_finding() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker.doctor.finding import Level
-from worker.doctor.gpu import GpuFacts, judge_gpu, judge_load, mib_on_gpus, read_driver
+from worker.doctor.gpu import GpuFacts, check_gpu, check_load, mib_on_gpus, read_driver
 from worker.host.child import ChildOutcome
 
 CUDA = {"name": "CUDA0", "description": "NVIDIA H200", "kind": "gpu", "free": 2**37, "total": 2**37}
@@ -60,7 +60,7 @@ HERE: dict[str, Any] = {"nodes": ("/dev/nvidia0",), "names": ("NVIDIA H200",)}
     ],
 )
 def test_gpus_are_judged(facts: dict[str, Any], level: Level, text: str, remedy: str) -> None:
-    found = judge_gpu(GpuFacts(**facts))
+    found = check_gpu(GpuFacts(**facts))
     assert (found.level, text in found.text, remedy in found.remedy) == (level, True, True), found
 
 
@@ -131,6 +131,6 @@ def test_buffers_on_gpus_are_added_up() -> None:
 def test_layers_must_be_where_they_were_asked(
     outcome: ChildOutcome, n_layers: int, is_wanted: bool, level: Level, text: str
 ) -> None:
-    found = judge_load(outcome, "m.gguf", n_layers, is_wanted=is_wanted)
+    found = check_load(outcome, "m.gguf", n_layers, is_wanted=is_wanted)
     assert (found.level, text in found.text) == (level, True), found
     assert found.remedy or level is Level.OK

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from worker.doctor.finding import Level
-from worker.doctor.library import cpu_flags, features, judge_cpu, judge_library, missing, unused
+from worker.doctor.library import check_cpu, check_library, cpu_flags, features, missing, unused
 from worker.doctor.readers.elf import built_for
 from worker.host.child import ChildOutcome
 
@@ -35,7 +35,7 @@ def test_an_extension_is_there_only_with_all_its_flags() -> None:
 
 
 def test_a_cpu_that_lacks_something_is_a_failure_with_the_way_to_rebuild() -> None:
-    found = judge_cpu(BUILT | {"avx512"}, HASWELL)
+    found = check_cpu(BUILT | {"avx512"}, HASWELL)
     assert found.level is Level.FAIL
     assert "avx512" in found.text
     assert "-DGGML_NATIVE=OFF" in found.remedy
@@ -43,17 +43,17 @@ def test_a_cpu_that_lacks_something_is_a_failure_with_the_way_to_rebuild() -> No
 
 def test_extensions_left_out_are_told_and_the_basic_ones_are_a_warning() -> None:
     assert unused(BUILT, SKYLAKE_X) == ["avx512"]
-    found = judge_cpu(BUILT, SKYLAKE_X)
+    found = check_cpu(BUILT, SKYLAKE_X)
     assert found.level is Level.OK
     assert "-DGGML_NATIVE=ON would also use avx512" in found.text
-    found = judge_cpu(frozenset({"sse3"}), HASWELL)
+    found = check_cpu(frozenset({"sse3"}), HASWELL)
     assert found.level is Level.WARN
     assert "avx2" in found.text
 
 
 def test_what_cannot_be_told_is_no_fault() -> None:
-    assert judge_cpu(frozenset(), HASWELL).level is Level.OK
-    assert judge_cpu(BUILT, frozenset()).level is Level.OK
+    assert check_cpu(frozenset(), HASWELL).level is Level.OK
+    assert check_cpu(BUILT, frozenset()).level is Level.OK
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_what_cannot_be_told_is_no_fault() -> None:
 def test_why_it_cannot_be_loaded_is_said_with_the_mend(
     outcome: ChildOutcome, text: str, remedy: str
 ) -> None:
-    found = judge_library(outcome, BUILT | {"avx512"}, HASWELL)
+    found = check_library(outcome, BUILT | {"avx512"}, HASWELL)
     assert found.level is Level.FAIL
     assert text in found.text
     assert remedy in found.remedy
@@ -90,7 +90,7 @@ def test_why_it_cannot_be_loaded_is_said_with_the_mend(
 
 def test_a_loaded_library_says_its_versions() -> None:
     facts = {"llama": "0.5.0", "binding": "0.3.36", "system": INFO}
-    found = judge_library(ChildOutcome(0, facts), BUILT, HASWELL)
+    found = check_library(ChildOutcome(0, facts), BUILT, HASWELL)
     assert found.level is Level.OK
     assert found.text.startswith("0.5.0 of llama-cpp-python 0.3.36")
 

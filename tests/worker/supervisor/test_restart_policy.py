@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import EXIT_CONFIG
-from worker.supervisor.children.exit_reasons import explain, last_words
+from worker.supervisor.children.exit_reasons import abort_reason, explain
 from worker.supervisor.children.restart_policy import (
     MAX_DELAY_S,
     WINDOW_S,
@@ -102,11 +102,11 @@ def test_an_abort_is_explained_by_what_the_library_said_before() -> None:
         b"odd.py:3: UserWarning: no\n/build/src/llama-model.cpp:1328: GGML_ASSERT(n > 0) failed\n"
         b'Fatal Python error: Aborted\n  File "backend.py", line 108 in decode\n'
     )
-    words = last_words(said)
+    words = abort_reason(said)
     assert explain(-6, words) == "aborted: llama-model.cpp:1328: GGML_ASSERT(n > 0) failed"
     assert explain(-9, words) == explain(-9)
-    assert last_words(b"odd.py:3: UserWarning: no\nFatal Python error: Aborted\n") == ""
-    assert last_words(b"x.cpp:1: \x1b[2J forged\n") == ""
+    assert abort_reason(b"odd.py:3: UserWarning: no\nFatal Python error: Aborted\n") == ""
+    assert abort_reason(b"x.cpp:1: \x1b[2J forged\n") == ""
     assert explain(-6) == "aborted"
 
 

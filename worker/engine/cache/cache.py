@@ -189,7 +189,7 @@ class PrefixCache:
         if not slot.tokens:
             return
         if not self.is_on:
-            self._lose(slot)
+            self._evicted(slot)
             return
         self.note(slot)
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
@@ -199,7 +199,7 @@ class PrefixCache:
         own = min(self.own(slot.id), len(slot.tokens) - n)
         is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
         if to_host or not is_worth_it or not (self._free or self._free_number()):
-            self._lose(slot)
+            self._evicted(slot)
             return
         seq, namespace = self._free.pop(), self._namespaces[slot.id]
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
@@ -303,7 +303,7 @@ class PrefixCache:
         oldest = min(candidates, key=attrgetter("last_used"), default=None)
         if oldest is None:
             return False
-        self._lose(oldest)
+        self._evicted(oldest)
         self._remove(oldest)
         return True
 
@@ -326,7 +326,7 @@ class PrefixCache:
         self.blocks.put(branch.id, BlockChain())
         self._free.append(branch.id)
 
-    def _lose(self, old: Idle) -> None:
+    def _evicted(self, old: Idle) -> None:
         """Count a sequence that leaves the context; the host's memory may take a copy."""
         if self.is_on and self.own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it

@@ -116,7 +116,7 @@ class FakeBackend:
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._process_faults = ProcessFaults(config.name)
-        self._process_faults.strike_loading()
+        self._process_faults.inject_at_load()
         self._record = ComputeRecord()
         self._samplers: dict[int, FakeSampler] = {}
         self._n_saved: dict[int, int] = {}
@@ -191,7 +191,7 @@ class FakeBackend:
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Append rows to their sequences, as strict about positions as llama.cpp."""
-        self._process_faults.strike()
+        self._process_faults.inject()
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
         n_at_most = sum(map(len, self._cells.values()))  # counting shared cells once takes long

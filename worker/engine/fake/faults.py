@@ -26,12 +26,12 @@ class ProcessFaults:
         self._is_broken = False
         self._held = bytearray()
 
-    def strike_loading(self) -> None:
+    def inject_at_load(self) -> None:
         """Do what is ordered for each load, if anything."""
         if self._path is not None:
-            self._obey(self._order(self._path.with_name(f"{self._path.name}.loading")))
+            self._carry_out(self._order(self._path.with_name(f"{self._path.name}.loading")))
 
-    def strike(self) -> None:
+    def inject(self) -> None:
         """Do what is ordered, if anything; an exception fails the tasks of the step."""
         if self._path is None:
             return
@@ -42,7 +42,7 @@ class ProcessFaults:
         if order := self._order(self._path):
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
-            self._obey(order)
+            self._carry_out(order)
 
     @staticmethod
     def _order(path: Path) -> list[str]:
@@ -51,7 +51,7 @@ class ProcessFaults:
         except OSError:
             return []
 
-    def _obey(self, order: list[str]) -> None:
+    def _carry_out(self, order: list[str]) -> None:
         if not order:
             return
         kind, value = order[0], float(order[1]) if len(order) > 1 else 0.0

@@ -84,7 +84,7 @@ class GatewayConnection:
         self._n_sent = self._n_received = 0
         self._failed.clear()
 
-    def beside(self, number: int) -> "GatewayConnection":
+    def second(self, number: int) -> "GatewayConnection":
         """Return another connection to the same endpoint."""
         keys = self._dialer.files
         other = GatewayConnection(self._context, self.endpoint, self._name, number, keys)

@@ -137,7 +137,7 @@ class Sessions:
     def add_successor(self, session: GatewaySession) -> GatewaySession:
         """Make a second session with the endpoint of one that is retired now."""
         session.is_retired = True
-        connection = session.connection.beside(self._n_numbers)
+        connection = session.connection.second(self._n_numbers)
         self._n_numbers += 1
         new = GatewaySession(connection, succeeds=session.number)
         self._all.append(new)

@@ -79,7 +79,7 @@ class PreparationThread:
         job.started_s = time.monotonic()
         self._inbox.put(job)
 
-    def dismiss(self) -> None:
+    def stop_when_done(self) -> None:
         """Let the thread end once it has done what it was given."""
         self._inbox.put(None)
 
@@ -109,7 +109,7 @@ def within(limit_s: float, work: Callable[[], T]) -> T:
     done: list[T] = []
     thread = PreparationThread(outcomes, lambda: None)
     thread.give(PreparationJob("opening", lambda: done.append(work()), limit_s))
-    thread.dismiss()
+    thread.stop_when_done()
     try:
         _, _, outcome = outcomes.get(timeout=limit_s)
     except queue.Empty:
@@ -198,7 +198,7 @@ class Preparation:
             del self._running[thread]
             self._given_up[thread] = job
             job.outcome = Overrun()
-            thread.dismiss()
+            thread.stop_when_done()
             thread.interrupt()
         if found:
             self._hand_out()
@@ -216,7 +216,7 @@ class Preparation:
         """Let the threads end."""
         self.clear()
         for thread in (*self._idle, *self._running):
-            thread.dismiss()
+            thread.stop_when_done()
         self._idle.clear()
 
     # -------------------------------------------------------------------------------------------

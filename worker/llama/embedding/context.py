@@ -94,7 +94,7 @@ class LlamaEmbedder:
         code = int(lib.llama_decode(self._context, self._batch.raw))
         try:
             if code != 0:
-                reason = library.last_words()
+                reason = library.last_warnings()
                 raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < -1)
             return [
                 self._vectors(piece, first) if piece.is_last else b""
@@ -204,7 +204,7 @@ def _context(loaded: LoadedModel, config: WorkerConfig, params: Any) -> Any:
     library.forget_log()
     context = lib.llama_init_from_model(loaded.model, params)
     if not context:
-        name, reason = Path(config.model).name, library.last_words()
+        name, reason = Path(config.model).name, library.last_warnings()
         raise ConfigError(f"cannot make a context for embeddings of {name}: {reason}")
     return context
 

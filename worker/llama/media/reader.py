@@ -70,7 +70,7 @@ class MediaReader:
         mtmd.mtmd_helper_log_set(library.on_log, None)  # by default, all goes to stderr
         self._context = mtmd.mtmd_init_from_file(config.mmproj.encode(), model, params)
         if not self._context:
-            reason = library.last_words() or "is it a projector of this model?"
+            reason = library.last_warnings() or "is it a projector of this model?"
             raise ConfigError(f"cannot load the projector {config.mmproj}: {reason}")
         self.has_vision = bool(mtmd.mtmd_support_vision(self._context))
         self.has_audio = bool(mtmd.mtmd_support_audio(self._context))

@@ -40,7 +40,7 @@ class SamplerThreads:
         self.one_s = 0.0
         """What one choice takes, a moving average; 0 until one was made."""
 
-    def pays(self, n: int) -> bool:
+    def is_faster(self, n: int) -> bool:
         """Return whether several threads make `n` choices sooner than one."""
         n_threads = min(n, self._n_threads)
         return n_threads > 1 and self.one_s * (n - -(-n // n_threads)) > HANDOVER_S

@@ -2,7 +2,7 @@
 
 import logging
 
-from worker.supervisor.children.exit_reasons import last_words
+from worker.supervisor.children.exit_reasons import abort_reason
 from worker.supervisor.children.managed_child import ManagedChild
 from worker.supervisor.children.restart_policy import RestartDecision
 from worker.supervisor.children.watch import ChildWatch
@@ -53,7 +53,7 @@ def log_death(watch: ChildWatch, verdict: RestartDecision) -> None:
 
 def log_stderr(child: ManagedChild, data: bytes) -> None:
     """Log each line that a child printed to standard error: messages of a library, or a stack."""
-    child.last_words = last_words(data) or child.last_words
+    child.abort_reason = abort_reason(data) or child.abort_reason
     for line in data.decode(errors="replace").split("\n"):
         if line.strip():
             logger.warning("standard error", extra={"child": child.launch.name, "line": line})

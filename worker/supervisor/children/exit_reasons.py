@@ -30,7 +30,7 @@ _ABORT = re.compile(
 """What ggml prints before it aborts: place and condition."""
 
 
-def last_words(stderr: bytes) -> str:
+def abort_reason(stderr: bytes) -> str:
     """Return the last line in which a library gives the reason of its abort; "" without one."""
     found = _ABORT.findall(stderr)
     return found[-1].decode() if found else ""

@@ -85,7 +85,7 @@ class ManagedChild:
         self.url = ""
         self.reason = ""
         """Its own report of why it cannot work; may be empty."""
-        self.last_words = ""
+        self.abort_reason = ""
         """The last output of a library that aborted the process."""
         self.reports: dict[str, str] = {}
         """The last value of each field that it has reported."""
@@ -121,7 +121,7 @@ class ManagedChild:
         `env` has variables of this run alone. Raises `OSError`, and then leaves nothing open, if
         the system has no processes, descriptors or memory left.
         """
-        self.progress, self.reason, self.last_words, self.reports = 0.0, "", "", {}
+        self.progress, self.reason, self.abort_reason, self.reports = 0.0, "", "", {}
         try:
             self._listen()
             self.log = Output()

@@ -64,7 +64,7 @@ class ChildWatch:
 
     def cause(self) -> str:
         """Return why the process has ended: its own reason, or else that of its exit code."""
-        return self.failure or self.child.reason or explain(self.exit_code, self.child.last_words)
+        return self.failure or self.child.reason or explain(self.exit_code, self.child.abort_reason)
 
 
 def fraction(text: str) -> float:

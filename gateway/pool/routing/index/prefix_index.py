@@ -109,9 +109,9 @@ class PrefixIndex:
         if empty:
             self._dead |= empty
             self._next_swept = 0
-            self.tidy()
+            self.prune()
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Drop some of the blocks that no worker holds any more; to be called again and again."""
         if not self._dead:
             return

@@ -342,7 +342,7 @@ class Killing:
                 self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
             if one.is_paused:
                 told = PromptRead(n_read=1, is_paused=True)
-                self.note(self.pool.paid(one.worker, key, told, self.now))
+                self.note(self.pool.prompt_cost(one.worker, key, told, self.now))
                 continue
             one.answer.tokens.append(1)
             if not one.is_read:

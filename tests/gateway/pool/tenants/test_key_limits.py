@@ -173,12 +173,12 @@ def test_a_clock_that_goes_over_midnight_and_back_loses_no_tokens_of_the_day() -
     for n_days in (1, -1, 1):
         clocks.day_s += n_days * DAY_S
         one.learn(Spent("x", 0, 1))
-        one.tidy()
+        one.prune()
     clocks.day_s -= DAY_S
     assert one.remaining("x", limits)["tokens-day"].remaining == 9
     clocks.day_s += 3 * DAY_S
     clocks.now += 61
-    one.tidy()
+    one.prune()
     assert repr(one) == "<Allowances accounts=0>"
 
 
@@ -207,7 +207,7 @@ def test_a_minute_moves_and_a_day_ends_at_midnight() -> None:
     one.settle("x", 1, 0)
     one.settle("x", 2, 0)
     clocks.day_s += DAY_S
-    one.tidy()
+    one.prune()
     assert repr(one) == "<Allowances accounts=0>"
 
 

@@ -37,12 +37,12 @@ def test_the_engines_thread_takes_its_share() -> None:
 
 def test_threads_are_used_only_where_they_save_more_than_they_cost() -> None:
     crew, _ = crew_of(4, one_s=HANDOVER_S)
-    assert crew.pays(4)
-    assert not crew.pays(1)
-    assert not crew_of(1)[0].pays(100)
-    assert not crew_of(4, one_s=0.0)[0].pays(100)
-    assert not crew_of(4, one_s=HANDOVER_S / 10)[0].pays(4)
-    assert crew_of(4, one_s=HANDOVER_S / 10)[0].pays(32)
+    assert crew.is_faster(4)
+    assert not crew.is_faster(1)
+    assert not crew_of(1)[0].is_faster(100)
+    assert not crew_of(4, one_s=0.0)[0].is_faster(100)
+    assert not crew_of(4, one_s=HANDOVER_S / 10)[0].is_faster(4)
+    assert crew_of(4, one_s=HANDOVER_S / 10)[0].is_faster(32)
 
 
 def test_it_learns_what_a_choice_takes() -> None:

@@ -99,7 +99,7 @@ def test_the_blocks_of_a_lost_worker_go_little_by_little() -> None:
     taken = chain("new")
     one.index.add("b", [START + taken])
     for _ in range(10):
-        one.index.tidy()
+        one.index.prune()
     assert one.index.n_blocks == one.index.n_held("b") == 60 * MAX_SAID_BLOCKS + 3
 
 
@@ -198,8 +198,8 @@ class IndexMachine(RuleBasedStateMachine):
         self.expected.pop(task, None)
 
     @rule()
-    def tidy(self) -> None:
-        self.known.index.tidy()
+    def prune(self) -> None:
+        self.known.index.prune()
 
     @rule(probe=st.text("ab", max_size=8))
     def lookup(self, probe: str) -> None:
