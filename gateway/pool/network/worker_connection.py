@@ -68,7 +68,7 @@ class WorkerConnection:
         )
 
     def count_cached(self, cached: Cached) -> None:
-        """Count the bytes that it reports of its cache; raises `ProtocolError` for too much at once."""
+        """Count the bytes of a report on its cache; raises `ProtocolError` for too many."""
         if self.cached_frame != self.expected:
             self.n_cached_bytes, self.cached_frame = 0, self.expected
         self.n_cached_bytes += sum(map(len, (*cached.added, *cached.removed)))
