@@ -79,6 +79,10 @@ def _frames() -> dict[str, bytes]:
         "keys that are lists": msgpack.packb([1, [["ping", {(1, 2): 3}]]]),
         "a timestamp": msgpack.packb([1, [["ping", {"a": msgpack.Timestamp(1, 2)}]]]),
         "not UTF-8": b"\x92\x01\x91\x92\xa4ping\x81\xa1\xff\xa2\xff\xfe",
+        "100,000 messages": _frame(1, *[("ping", {})] * 100_000),
+        "deep variables": b"\x92\x01\x91\x92\xa5ready\x81\xa4card\x81\xaftemplate_kwargs"
+        + b"\x81\xa1x" * 1000
+        + b"\xc0",
         "10 MB": _frame(1, ("bye", {"reason": "x" * 10_000_000})),
     }
 
@@ -94,8 +98,15 @@ _MESSAGES: list[tuple[Any, ...]] = [
     ("heartbeat", {"step": -1, "busy": 2**40}),
     ("loading", {"fraction": float("nan")}),
     ("progress", 1, 0, -1, {"total": -1, "cached": -1, "processed": -1, "time_ms": -1.0}),
+    ("cached", {"added": [bytes(8200)] * 200, "removed": [bytes(8200)] * 200}),
+    ("failed", 1, 0, -1, {"code": "overloaded", "message": "", "detail": {"queue_position": 5}}),
+    ("failed", 1, 0, -1, {"code": "internal", "message": "", "detail": {5: 5}}),
+    ("embedded", 1, 0, -1, {"vectors": [b"abc"], "n_embd": 0, "n_tokens": []}),
+    ("reranked", 1, 0, -1, {"scores": [float("nan")], "n_tokens": 1}),
+    ("inspected", 1, 0, -1, {"slots": [{"id": 2**64 - 1, "is_processing": True}]}),
     ("draining", {}),
     ("bye", {"reason": "\x1b[2J"}),
+    ("bye", {"reason": "\x1b" * 1_000_000}),
 ]
 
 

@@ -163,6 +163,12 @@ async def test_one_bad_address_condemns_a_name(monkeypatch: pytest.MonkeyPatch) 
         await fetcher("a.test").get("http://a.test/", "image")
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a" * 70 + ".test", "a." * 200 + "test"])
+async def test_a_name_that_cannot_be_looked_up_is_refused(host: str) -> None:
+    with pytest.raises(NotFetched, match="cannot be fetched"):
+        await fetcher("*").get(f"http://{host}/", "image")
+
+
 async def test_a_redirect_is_followed_where_it_may_go() -> None:
     async with serving(IMAGE) as second:
         location = b"Location: http://127.0.0.1:%d/b.png\r\n" % second.port
@@ -178,6 +184,7 @@ async def test_a_redirect_is_followed_where_it_may_go() -> None:
         ("http://169.254.169.254/latest/", "is not a host"),
         ("file:///etc/passwd", "must be http or https"),
         ("/again", "more than 3 times"),
+        ("http://[::1", "no URL"),
     ],
 )
 async def test_a_redirect_leads_nowhere_else(location: str, reason: str) -> None:
