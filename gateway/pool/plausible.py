@@ -61,7 +61,7 @@ _BYTES_PER_CHARACTER = 4
 """Maximum bytes of a character in UTF-8; a token has at least one."""
 _MAX_COUNT = 1 << 53
 """Counters of a worker's whole life stay below; so do all that a float can count."""
-MAX_SLOTS = 1 << 16
+MAX_SLOTS = 1 << 12
 _MAX_CREDITS = 1 << 20
 """Slots and credits of one worker stay below."""
 LONGEST_NAME = 255

@@ -25,6 +25,7 @@ _CARD = facts.ModelCard(name="stolen", path="", n_slots=2, n_ctx=64, n_ctx_total
 CARDS = (
     {"n_slots": _HUGE},
     {"n_slots": -1},
+    {"n_slots": 5000},
     {"n_slots": 1 << 40, "n_prefetch": 1 << 40},
     {"n_ctx": -_HUGE},
     {"n_vocab": -1},
