@@ -6,24 +6,35 @@ from typing import Any
 import h11
 from hypercorn.events import Event, RawData
 from hypercorn.protocol import ProtocolWrapper
-from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 
 from gateway.http.protocols.http2 import Http2
 from gateway.http.protocols.pause import Pause
 
 
 class Http1(H11Protocol):
-    """Hypercorn's HTTP/1.1, without WebSockets: a server may ignore an upgrade."""
+    """Hypercorn's HTTP/1.1, without upgrades, which a server may ignore.
+
+    Through a proxy that passes them on, an upgrade to HTTP/2 is a tunnel past the proxy's rules: a
+    client would write its own `X-Forwarded-For`. Who wants HTTP/2 begins with it.
+    """
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        await super()._check_protocol(_without_upgrade(event))
 
     async def _create_stream(self, request: h11.Request) -> None:
-        if any(name == b"upgrade" for name, _ in request.headers):
-            request = h11.Request(
-                method=request.method,
-                target=request.target,
-                headers=[header for header in request.headers if header[0] != b"upgrade"],
-                http_version=request.http_version,
-            )
-        await super()._create_stream(request)
+        await super()._create_stream(_without_upgrade(request))
+
+
+def _without_upgrade(request: h11.Request) -> h11.Request:
+    if not any(name == b"upgrade" for name, _ in request.headers):
+        return request
+    return h11.Request(
+        method=request.method,
+        target=request.target,
+        headers=[one for one in request.headers if one[0] != b"upgrade"],
+        http_version=request.http_version,
+    )
 
 
 class Protocols(ProtocolWrapper):
@@ -43,19 +54,13 @@ class Protocols(ProtocolWrapper):
         return f"<Protocols {type(self.protocol).__name__}>"
 
     async def handle(self, event: Event) -> None:
-        """Handle data; switch to HTTP/2 if the client begins with it or asks for an upgrade."""
+        """Handle data; switch to HTTP/2 if the client begins with it."""
         try:
             await self.protocol.handle(event)
         except H2ProtocolAssumedError as error:
-            self.protocol, data = self._http2(), error.data
+            self.protocol = self._http2()
             await self.protocol.initiate()
-        except H2CProtocolRequiredError as error:
-            self.protocol, data = self._http2(), error.data
-            await self.protocol.initiate(error.headers, error.settings)
-        else:
-            return
-        if data:
-            await self.protocol.handle(RawData(data=data))
+            await self.protocol.handle(RawData(data=error.data))
 
     def _http2(self) -> Http2:
         protocol: Http2 = self._made(Http2)

@@ -119,6 +119,21 @@ async def test_a_body_that_nobody_reads_holds_no_connection(gateway: Running, li
     await gone(gateway)
 
 
+@pytest.mark.parametrize("settings", [b"AAMAAABkAAQAAP__", b"!", b"AA", b""])
+async def test_an_upgrade_to_http2_is_ignored(gateway: Running, settings: bytes) -> None:
+    """Through a proxy that passes it on, it would be a tunnel past the proxy's rules."""
+    parts = urlsplit(gateway.url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    head = b"GET /livez HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nHTTP2-Settings: " + settings
+    async with asyncio.timeout(LIMIT_S):
+        writer.write(head + b"\r\nConnection: Upgrade, HTTP2-Settings\r\n\r\n")
+        assert (await reader.readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    await cut(writer)
+    await gone(gateway)
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/models/load", "/livez", "/tools"])
 async def test_an_answer_before_the_end_of_a_body_is_seen_and_the_connection_kept(
     gateway: Running, path: str
