@@ -171,10 +171,13 @@ def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
         message = f"the request has more than {limits.headers} headers or {limits.header_kib} KiB"
         return RequestRefused(431, f"{message} of them")
     names = {name for name, _ in headers}
-    if b"content-length" in names and b"transfer-encoding" in names:
-        # A proxy may use the other header: request smuggling (RFC 9112 section 6.1).
-        message = "the request has both Content-Length and Transfer-Encoding: send one of them"
-        return RequestRefused(400, message)
+    if b"transfer-encoding" in names:
+        # A proxy may read another end of the request (RFC 9112 section 6.1).
+        if b"content-length" in names:
+            message = "the request has both Content-Length and Transfer-Encoding: send one of them"
+            return RequestRefused(400, message)
+        if scope.get("http_version") == "1.0":
+            return RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding: send a Content-Length")
     for name in _ONCE if len(names) < len(headers) else ():
         if sum(one == name for one, _ in headers) > 1:
             message = f"the request has the header {name.decode()} more than once"

@@ -61,13 +61,22 @@ async def test_the_lifespan_passes() -> None:
     assert seen == ["lifespan"]
 
 
-@pytest.mark.parametrize(("version", "closes"), [("1.1", True), ("2", False)])
+LENGTH, CHUNKED = (b"content-length", b"5"), (b"transfer-encoding", b"chunked")
+
+
+@pytest.mark.parametrize(
+    ("version", "headers", "closes"),
+    [
+        ("1.1", [LENGTH, CHUNKED], True),
+        ("2", [LENGTH, CHUNKED], False),
+        ("1.0", [CHUNKED], True),
+    ],
+)
 async def test_a_request_that_is_framed_in_two_ways_ends_its_connection(
-    version: str, closes: bool
+    version: str, headers: list[tuple[bytes, bytes]], closes: bool
 ) -> None:
     """What follows on the connection is a second request only by one of two readings."""
     sink = Sink()
-    headers = [(b"content-length", b"5"), (b"transfer-encoding", b"chunked")]
     scope = {**_scope(), "http_version": version, "headers": headers}
     await AccessMiddleware(_never, Metrics())(scope, _nothing, sink)
     assert sink.messages[0]["status"] == 400
