@@ -105,6 +105,8 @@ async def test_props_hold_both_eras(gateway: Running) -> None:
     assert settings["params"]["temperature"] == settings["temperature"] == 0.800000011920929
     assert body["total_slots"] == 2 and body["assistant_name"] == ""
     assert settings["n_ctx"] == 4096 and settings["tfs_z"] == 1.0
+    answer = (await gateway.post("/completion", {"prompt": "a", "n_predict": 1})).json()
+    assert set(answer["generation_settings"]) <= set(settings), "as the documents of 2024 say"
 
 
 async def test_slots_list_global_ids(gateway: Running) -> None:
