@@ -14,9 +14,12 @@ from protocol.errors import InvalidRequest
 
 
 def read_json_schema(body: Mapping[str, Any]) -> str | None:
-    """Read `json_schema`; null is none, `{}` is any object. It excludes `grammar`."""
+    """Read `json_schema`; null is none, `{}` is any object. It excludes `grammar`.
+
+    `{}` beside an empty `grammar` is none, as in llama-server: SillyTavern sends both always.
+    """
     schema = body.get("json_schema")
-    if schema is None:
+    if schema is None or (schema == {} and "grammar" in body and not body["grammar"]):
         return None
     if body.get("grammar"):
         message = 'Either "json_schema" or "grammar" can be specified, but not both'

@@ -118,7 +118,9 @@ def props(
     """Return /props of one model; `system` is its current system prompt."""
     system = system or card.system_prompt
     defaults = metric_settings(card.defaults)
-    flat = settings(card.defaults) | legacy_settings(card.defaults, n_ctx=card.n_ctx, model=card.name)
+    flat = settings(card.defaults) | legacy_settings(
+        card.defaults, n_ctx=card.n_ctx, model=card.name
+    )
     return {
         "default_generation_settings": {"params": defaults, "n_ctx": card.n_ctx} | flat,
         "total_slots": total_slots,

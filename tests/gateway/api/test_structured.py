@@ -22,6 +22,8 @@ GRAMMAR = 'root ::= "a"'
         ({"json_schema": None, "grammar": GRAMMAR}, None),
         ({"json_schema": {}}, "{}"),
         ({"json_schema": NULL, "grammar": ""}, '{"type":"null"}'),
+        ({"json_schema": {}, "grammar": ""}, None),
+        ({"json_schema": {}, "grammar": None}, None),
         ({"json_schema": {"b": 1, "a": "é"}}, '{"b":1,"a":"é"}'),
     ],
 )
