@@ -35,7 +35,7 @@ def test_threads_choose_what_each_chain_would_have_chosen_alone(
 
     monkeypatch.setattr(crew, "_n_threads", 2)  # on a CPU there are no threads
     monkeypatch.setattr(crew, "choose", watched)
-    monkeypatch.setattr(crew, "pays", lambda n: n > 1)
+    monkeypatch.setattr(crew, "is_faster", lambda n: n > 1)
     answers = served.ask_all(PROMPTS, temperature=1.0, top_k=0, seed=7, n_predict=12)
     assert all(answer.done.n_predicted for answer in answers)
     assert n_chosen > 40
