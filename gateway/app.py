@@ -184,7 +184,7 @@ def _configured_routes(service: Service, routes: Sequence[Route]) -> list[Route]
     if config.health_route:
         added.append(Route(config.health_route, Admin(service).health, methods=["GET"]))
     for route in added:
-        if any(route.path == one.path for one in routes):
+        if any(route.path == known.path for known in routes):
             raise ConfigError(f"{route.path}: this path has an endpoint already")
     return added
 

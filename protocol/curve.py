@@ -76,7 +76,7 @@ def public_files(path: Path) -> list[Path]:
     try:
         if not path.is_dir():
             return [path]
-        return sorted(one for one in path.iterdir() if one.suffix == PUBLIC_SUFFIX)
+        return sorted(file for file in path.iterdir() if file.suffix == PUBLIC_SUFFIX)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
 

@@ -211,18 +211,18 @@ def _on_this_host(pool: PoolConfig, folder: Path, host: Host) -> PoolConfig:
 
 
 def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> None:
-    for one, workers in grouped(names, placements).items():
+    for placement, workers in grouped(names, placements).items():
         logger.info(
             "workers placed",
             extra={
                 "workers": workers,
-                "n_threads": one.n_threads,
-                "n_threads_batch": one.n_threads_batch,
-                "cpus": one.cpus,
-                "numa": one.numa,
-                "poll": one.poll,
-                "weights": "read" if one.reads else "mapped",
-                "cause": one.why,
+                "n_threads": placement.n_threads,
+                "n_threads_batch": placement.n_threads_batch,
+                "cpus": placement.cpus,
+                "numa": placement.numa,
+                "poll": placement.poll,
+                "weights": "read" if placement.reads else "mapped",
+                "cause": placement.why,
             },
         )
 

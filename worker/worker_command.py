@@ -41,8 +41,8 @@ def worker(
     try:
         overrides = given(values, ("worker", "sampling", "log"))
         pool = read_pool_config(config, overrides)
-        one = _one_worker(pool, name, connect)
-        logs.configure(one.name, pool.log)
+        found = _one_worker(pool, name, connect)
+        logs.configure(found.name, pool.log)
         log_warnings(overrides)
     except ConfigError as error:
         # A supervisor logs the reason itself; without one it goes to standard error.
@@ -53,14 +53,14 @@ def worker(
     from worker.process import run
 
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 40 ms
-    raise SystemExit(run(one, is_held=held))
+    raise SystemExit(run(found, is_held=held))
 
 
 def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> WorkerConfig:
     folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
     if connect:
         pool = options.apply(pool, {"worker.connect": connect})
-    elif not folder and not pool.gateway.bind and not all(one.connect for one in pool.worker):
+    elif not folder and not pool.gateway.bind and not all(table.connect for table in pool.worker):
         raise ConfigError("no gateway to dial: say --connect ipc://PATH, or set runtime_dir")
     # The folder is used only for the local endpoint; with explicit endpoints any will do.
     pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())

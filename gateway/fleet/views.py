@@ -11,7 +11,7 @@ def worker_rows(
     views: Iterable[WorkerView], report: FleetReport, rates: Mapping[str, float], own_host: str
 ) -> list[dict[str, Any]]:
     """List all workers: those that are connected, and those that the supervisor starts."""
-    processes = {one.name: one for one in report.processes if one.model}
+    processes = {running.name: running for running in report.processes if running.model}
     rows = {view.name: _connected(view, processes.get(view.name), rates) for view in views}
     for name, process in processes.items():
         rows.setdefault(name, _away(process))

@@ -179,7 +179,7 @@ def framing_fault(scope: Scope, limits: LimitsConfig) -> RequestRefused | None:
         if scope.get("http_version") == "1.0":
             return RequestRefused(400, "HTTP/1.0 has no Transfer-Encoding: send a Content-Length")
     for name in _ONCE if len(names) < len(headers) else ():
-        if sum(one == name for one, _ in headers) > 1:
+        if sum(key == name for key, _ in headers) > 1:
             message = f"the request has the header {name.decode()} more than once"
             return RequestRefused(400, message)
     return None

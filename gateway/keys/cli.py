@@ -113,7 +113,7 @@ def list_keys(path: Path, *, is_json: bool) -> None:
         keys = parse_keys(read_named_text(path))
     except (OSError, KeyFileError) as error:
         raise _refuse(path, error) from None
-    rows = [_shown(one) for one in keys]
+    rows = [_shown(api_key) for api_key in keys]
     click.echo(json.dumps(rows, indent=1) if is_json else _table(rows))
 
 

@@ -117,7 +117,8 @@ class KeyRing:
         """
         wanted = digest(key)
         found = self._keys.get(wanted)
-        known = next((one for one in found.digests if one == wanted), _NOBODY) if found else _NOBODY
+        digests = found.digests if found else ()
+        known = next((each for each in digests if each == wanted), _NOBODY)
         return found if hmac.compare_digest(known, wanted) else None
 
     async def refresh(self) -> None:

@@ -105,7 +105,7 @@ class Allowed:
         address = _unmapped(address)
         if any(rule.network is not None and address in rule.network for rule in self._rules):
             return True
-        return all(_is_public(one) for one in (address, *_embedded(address)))
+        return all(_is_public(each) for each in (address, *_embedded(address)))
 
 
 def _rule(pattern: str) -> _Rule:

@@ -60,7 +60,7 @@ class KeyCounts:
             self._shown[key] = n_tokens
             return key
         used = self._hidden[key] = self._hidden.get(key, 0) + n_tokens
-        least = min(self._shown, key=lambda one: self._shown[one])
+        least = min(self._shown, key=lambda name: self._shown[name])
         if used <= _LEAD * self._shown[least]:
             return OTHER
         self._replace(least, key)

@@ -77,14 +77,14 @@ def sum_snapshots(snapshots: Iterable[Counted]) -> dict[str, Any]:
     counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
     histograms: dict[tuple[str, str], list[float]] = {}
     workers: list[Any] = []
-    for one in snapshots:
-        for name, labels, n in one.get("counters", ()):
+    for saved in snapshots:
+        for name, labels, n in saved.get("counters", ()):
             counters[name, tuple(labels)] += n
-        for name, label, parts in one.get("histograms", ()):
+        for name, label, parts in saved.get("histograms", ()):
             before = histograms.setdefault((name, label), [0] * len(parts))
             if len(before) == len(parts):  # else of another release
                 histograms[name, label] = [a + b for a, b in zip(before, parts, strict=True)]
-        workers += one.get("workers", ())
+        workers += saved.get("workers", ())
     return {
         "counters": [[name, list(labels), n] for (name, labels), n in counters.items()],
         "histograms": [[name, label, parts] for (name, label), parts in histograms.items()],

@@ -82,13 +82,18 @@ def _(shape: Entries) -> Schema:
 
 @schema_of.register
 def _(shape: Either) -> Schema:
-    return {"anyOf": [schema_of(one) for one in shape.shapes]}
+    return {"anyOf": [schema_of(inner) for inner in shape.shapes]}
 
 
 @schema_of.register
 def _(shape: Several) -> Schema:
-    one = schema_of(shape.one)
-    return {"anyOf": [one, {"type": "array", "items": one, **_bound("maxItems", shape.max_length)}]}
+    single = schema_of(shape.one)
+    return {
+        "anyOf": [
+            single,
+            {"type": "array", "items": single, **_bound("maxItems", shape.max_length)},
+        ]
+    }
 
 
 def _bound(word: str, bound: Bound) -> Schema:

@@ -236,7 +236,7 @@ def _card(card: ModelCard) -> str:
     names = (card.name, *card.aliases)
     if len(names) > _MAX_NAMES or len(card.tags) > _MAX_NAMES:
         return "aliases"
-    if not all(0 < len(one) <= LONGEST_NAME for one in names):
+    if not all(0 < len(text) <= LONGEST_NAME for text in names):
         return "name"
     if not 0 <= card.n_slots <= MAX_SLOTS or not 0 <= card.n_prefetch <= MAX_SLOTS:
         return "n_slots"
@@ -268,7 +268,7 @@ def _all(values: Stats | Timings) -> str:
     for name in _STATS if isinstance(values, Stats) else _TIMINGS:
         value = getattr(values, name)
         every = value if isinstance(value, tuple) else (value,)
-        if len(every) > MAX_SLOTS or not all(0 <= one < _MAX_COUNT for one in every):
+        if len(every) > MAX_SLOTS or not all(0 <= number < _MAX_COUNT for number in every):
             return name
     return ""
 

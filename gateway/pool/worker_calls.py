@@ -132,8 +132,8 @@ class WorkerCalls:
         reports = await asyncio.gather(*map(self._report, workers))
         rows = [
             (report, worker.card)
-            for worker, one in zip(workers, reports, strict=True)
-            for report in one
+            for worker, slots in zip(workers, reports, strict=True)
+            for report in slots
             if worker.card is not None
         ]
         return tuple(sorted(rows, key=lambda row: row[0].id))

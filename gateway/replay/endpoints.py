@@ -118,7 +118,11 @@ def _conversation_id(request: Request) -> str:
 
 def _texts(value: Any) -> list[str]:
     """Return the non-empty strings of a list; anything else is ignored."""
-    return [one for one in value if one and isinstance(one, str)] if isinstance(value, list) else []
+    return (
+        [item for item in value if item and isinstance(item, str)]
+        if isinstance(value, list)
+        else []
+    )
 
 
 def _row(session: StreamSession) -> dict[str, Any]:

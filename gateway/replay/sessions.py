@@ -81,7 +81,9 @@ class StreamSessions:
             for name in _names(session.conversation_id):
                 if name in wanted:
                     found[name].append(session)
-        return list(dict.fromkeys(one for sessions in found.values() for one in sessions))
+        return list(
+            dict.fromkeys(session_id for sessions in found.values() for session_id in sessions)
+        )
 
     def end(self, key: str, conversation_id: str) -> bool:
         """End and forget the stream of this id; returns whether there was one."""

@@ -159,7 +159,7 @@ class Admin:
             ]
             return listing | {"data": data}
         cards, pool = self._service.ready_cards(), self._service.pool
-        cards = tuple(one for one in cards if may_use(scope, one.name, *one.aliases))
+        cards = tuple(shown for shown in cards if may_use(scope, shown.name, *shown.aliases))
         states = {card.name: pool.status.state(card.name) for card in cards}
         return models(cards, self._service.created, states)
 

@@ -56,7 +56,7 @@ class RequestOutcome:
         if self.ending is not Ending.ANSWERED or self.parts == want:
             return
         names = [n for n in {**self.parts, **want} if self.parts.get(n) != want.get(n)]
-        name = sorted(names, key=lambda one: not one.endswith("text"))[0]
+        name = sorted(names, key=lambda each: not each.endswith("text"))[0]
         got, wanted = self.parts.get(name, ""), want.get(name, "")
         self.ending = Ending.DOUBLED if is_repeated(got, wanted) else Ending.WRONG
         self.why = f"{name} is {got[-200:]!r}, not {wanted[-200:]!r}"

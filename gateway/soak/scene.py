@@ -163,8 +163,8 @@ async def pool_under_load(
             _copy_model(folder / "model.gguf")
         gate, ports = await _gate(shape, folder)
         config = shape.config(folder)
-        for one, port in ports.items():
-            config = config.replace(one, str(port))
+        for placeholder, port in ports.items():
+            config = config.replace(placeholder, str(port))
         pool = SoakPool(folder, config, shape.environment(folder))
         try:
             await pool.start()

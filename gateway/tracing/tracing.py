@@ -149,5 +149,5 @@ def _note_status(span: Span, status: int) -> None:
 def _traceresponse(span: Span) -> bytes:
     """Return the value of W3C's `traceresponse`, which names the trace of the request."""
     context = span.get_span_context()
-    trace, one = format_trace_id(context.trace_id), format_span_id(context.span_id)
-    return f"00-{trace}-{one}-{context.trace_flags:02x}".encode()
+    trace, span_id = format_trace_id(context.trace_id), format_span_id(context.span_id)
+    return f"00-{trace}-{span_id}-{context.trace_flags:02x}".encode()

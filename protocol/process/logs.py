@@ -125,7 +125,7 @@ def _plain(value: object) -> FieldValue:
     if isinstance(value, float) and math.isfinite(value):
         return round(value, _DECIMALS)
     if isinstance(value, list | tuple):
-        return [str(one) for one in value]
+        return [str(item) for item in value]
     return str(value)
 
 

@@ -115,7 +115,7 @@ def _tuple(args: tuple[Any, ...]) -> Unpacker:
             return tuple([items[0](item) for item in value])
         if len(value) != len(items):
             raise ProtocolError(f"expected {len(items)} items, got {len(value)}")
-        return tuple([item(one) for item, one in zip(items, value, strict=True)])
+        return tuple([item(element) for item, element in zip(items, value, strict=True)])
 
     return unpack
 
@@ -145,7 +145,7 @@ def _dict(arg: Any) -> Unpacker:
             raise ProtocolError(f"expected a map, got {type(value).__name__}")
         if not {str}.issuperset(map(type, value)):
             raise ProtocolError("expected texts as keys of a map")
-        return {key: item(one) for key, one in value.items()}
+        return {key: item(element) for key, element in value.items()}
 
     return unpack
 

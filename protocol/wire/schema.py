@@ -200,7 +200,7 @@ def _as_kind(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, str) or not isinstance(value, list | tuple):
             raise _wrong(key, "array", value)
         item = typing.get_args(kind)[0]
-        return tuple(_as_kind(item, one, f"{key}[{i}]") for i, one in enumerate(value))
+        return tuple(_as_kind(item, element, f"{key}[{i}]") for i, element in enumerate(value))
     if is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, Mapping):
             raise _wrong(key, "object", value)

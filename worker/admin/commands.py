@@ -113,7 +113,7 @@ def undrain(worker: str, **pool: str) -> None:
 
 def _has_left(client: AdminClient, worker: str) -> bool:
     workers = client.get("/admin/workers")["workers"]
-    states = {one["name"]: one["state"] for one in workers}
+    states = {entry["name"]: entry["state"] for entry in workers}
     name = find_process(states, worker)
     return not name or states[name] == "drained"
 

@@ -14,7 +14,7 @@ def table(status: Mapping[str, Any]) -> str:
     lines = _aligned(rows)
     waiting = {model: n for model, n in status["queue"].items() if n}
     queue = ", ".join(f"{n} for {model}" for model, n in sorted(waiting.items())) or "empty"
-    gateways = ", ".join(_gateway(one) for one in status["gateways"])
+    gateways = ", ".join(_gateway(gateway) for gateway in status["gateways"])
     slots = f"{sum(w['n_busy'] for w in workers)} of {sum(w['n_slots'] for w in workers)} slots"
     rate = sum(w["tokens_per_s"] for w in workers)
     lines += ["", f"{status['status']}, {slots} busy, {rate:.1f} tokens/s, queue: {queue}"]

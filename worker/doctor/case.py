@@ -53,8 +53,8 @@ class Case:
 
     def environment(self, worker: WorkerConfig | None = None) -> Mapping[str, str]:
         """Return what the process of a worker would have as its environment."""
-        (one,) = launch.workers([worker or WorkerConfig()], self.folder, self.environ)
-        return one.env
+        (launched,) = launch.workers([worker or WorkerConfig()], self.folder, self.environ)
+        return launched.env
 
     def ask(
         self, *args: str, worker: WorkerConfig | None = None, limit_s: float = 30.0

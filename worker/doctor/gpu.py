@@ -63,8 +63,9 @@ def check_gpu(facts: GpuFacts) -> Finding:
 
 def _check_seen(facts: GpuFacts, seen: Sequence[Mapping[str, Any]]) -> Finding:
     named = "; ".join(
-        f"{one['name']} {one['description']}, {mib(one['free'])} of {mib(one['total'])} free"
-        for one in seen
+        f"{device['name']} {device['description']}, "
+        f"{mib(device['free'])} of {mib(device['total'])} free"
+        for device in seen
     )
     asked = [part.strip() for part in (facts.visible or "").split(",") if part.strip()]
     if len(asked) > len(seen):

@@ -74,8 +74,8 @@ def _check_bind(endpoint: Endpoint) -> Finding:
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, number, _, address in found:
-            with socket.socket(family, kind, number) as one:
-                one.bind(address)
+            with socket.socket(family, kind, number) as probe:
+                probe.bind(address)
     except OSError as error:
         text = f"bind {endpoint.text}: {error.strerror or error}"
         return fail(LINKS, text, "name an address of this host: ip -br addr")

@@ -43,7 +43,7 @@ def libraries() -> Path | None:
 def limit(kind: int) -> tuple[int, int]:
     """Return the soft and the hard limit of a resource; -1 means no limit."""
     soft, hard = resource.getrlimit(kind)
-    return tuple(-1 if one == resource.RLIM_INFINITY else one for one in (soft, hard))  # type: ignore[return-value] # two of two
+    return tuple(-1 if value == resource.RLIM_INFINITY else value for value in (soft, hard))  # type: ignore[return-value] # two of two
 
 
 def free_shm() -> int | None:
@@ -85,12 +85,12 @@ def _tried(host: str, port: int) -> str:
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         for family, kind, number, _, address in found:
-            with contextlib.closing(socket.socket(family, kind, number)) as one:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.closing(socket.socket(family, kind, number)) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                one.bind(address)
-                one.listen(1)
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+                probe.listen(1)
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -52,7 +52,7 @@ class EmbeddingBatcher:
     def open(self, key: TaskKey, task: Embed | Rerank) -> None:
         """Accept a task; the engine will send its answer. Raises `TaskError` if it is refused."""
         job = self._job(key, task)
-        n_waiting = sum(len(one.inputs) for one in list(self._jobs) if not one.is_over)
+        n_waiting = sum(len(queued.inputs) for queued in list(self._jobs) if not queued.is_over)
         if n_waiting and n_waiting + len(job.inputs) > MAX_WAITING:
             raise TaskError(ErrorCode.OVERLOADED, "Too many inputs wait for their embeddings")
         self._jobs.append(job)

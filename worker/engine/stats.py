@@ -107,4 +107,4 @@ class Counters(Stats):
 
     def snapshot(self) -> Stats:
         """Return a copy that goes into a message."""
-        return Stats(**{one.name: getattr(self, one.name) for one in fields(Stats)})
+        return Stats(**{each.name: getattr(self, each.name) for each in fields(Stats)})

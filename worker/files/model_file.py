@@ -34,9 +34,9 @@ def parts(path: Path) -> tuple[list[int], str]:
     paths = paths_of(path)
     if len(paths) == 1:
         return [path.stat().st_size], ""
-    there = [one for one in paths if one.is_file()]
-    lacking = next((one.name for one in paths if not one.is_file()), "")
-    return [one.stat().st_size for one in there], lacking
+    there = [file for file in paths if file.is_file()]
+    lacking = next((file.name for file in paths if not file.is_file()), "")
+    return [file.stat().st_size for file in there], lacking
 
 
 def weigh(path: str) -> int:

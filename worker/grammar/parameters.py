@@ -71,7 +71,9 @@ class _PartReader:
         types = self._types.of(node)
         inside = target(node, self._refs)
         if isinstance(inside, n.Members) and depth:
-            members = {one.name: self.of(one.schema, depth - 1) for one in inside.properties}
+            members = {
+                member.name: self.of(member.schema, depth - 1) for member in inside.properties
+            }
             return ValueTypes(types, members)
         if isinstance(inside, n.Array) and depth:
             return ValueTypes(types, item=self.of(inside.items, depth - 1))

@@ -113,8 +113,8 @@ def place(
     ]
     ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
     return tuple(
-        replace(one, reads=way.reads, why=f"{one.why}; weights: {way.why}")
-        for one, way in zip(found, ways, strict=True)
+        replace(placed, reads=way.reads, why=f"{placed.why}; weights: {way.why}")
+        for placed, way in zip(found, ways, strict=True)
     )
 
 

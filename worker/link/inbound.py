@@ -174,7 +174,7 @@ class Inbound:
 
     def _refuse(self, session: GatewaySession, reason: str) -> None:
         """End this worker if its only gateway refuses it; else go on with the other gateways."""
-        others = [one for one in self._sessions if one is not session and one.is_welcome]
+        others = [other for other in self._sessions if other is not session and other.is_welcome]
         if not others:
             self.refused = reason
             return

@@ -227,7 +227,7 @@ class PromptReader:
             suffix_first=self._card.suffix_first,
         )
         for text in (message.infill.prefix, message.infill.suffix):
-            self._tokens.valid_tokens(tuple(one for one in text if isinstance(one, int)))
+            self._tokens.valid_tokens(tuple(token for token in text if isinstance(token, int)))
         prefix = self.tokenize(Tokenize(content=prompt)) if prompt else []
         vocabulary = self._backend.vocabulary
         return infill_prompt(message.infill, prefix, vocabulary, self._user_text, rules)

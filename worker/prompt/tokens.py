@@ -41,7 +41,7 @@ class PromptTokenizer:
         """Turn the texts of `logit_bias` into tokens, each with the bias of its text."""
         found: list[tuple[int, float]] = []
         for token, bias in asked:
-            found += [(one, bias) for one in self._biased(token)]
+            found += [(like, bias) for like in self._biased(token)]
             if len(found) > _MAX_BIASES:
                 message = f"Field 'logit_bias': its texts have more than {_MAX_BIASES} tokens"
                 raise InvalidRequest(message, param="logit_bias")

@@ -82,7 +82,7 @@ def _bytes_of(config: WorkerConfig, name: str) -> bytes:
 def _content(path: str) -> bytes:
     """Return the digest of a file with all its parts; of a name without a file, the name."""
     try:
-        stamps = tuple(stamp(one) for one in paths_of(Path(path))) if path else ()
+        stamps = tuple(stamp(file) for file in paths_of(Path(path))) if path else ()
         return _digest(stamps) if stamps else b""
     except OSError:
         return path.encode()

@@ -212,7 +212,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
     names = [worker.name for worker in config.worker]
     if not name and len(names) == 1:
         return config.worker[0]
-    alone = [one for one in names if one.partition("/")[2] == name]
+    alone = [other for other in names if other.partition("/")[2] == name]
     if name not in names and len(alone) == 1:  # the name without its host part
         name = alone[0]
     if name not in names:

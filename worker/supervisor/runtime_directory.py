@@ -40,7 +40,7 @@ def _temporary() -> str:
 
 def parent() -> Path:
     """Return the folder in which the next runtime directory is made."""
-    return next((one for one in parents() if os.access(one, os.W_OK)), parents()[-1])
+    return next((folder for folder in parents() if os.access(folder, os.W_OK)), parents()[-1])
 
 
 @contextlib.contextmanager

@@ -94,10 +94,10 @@ def of_vllm(metrics: Metrics, view: PoolView) -> Iterator[str]:
     yield from _engines(metrics, models)
     for name, text, source in _SECONDS:
         bounds = VLLM_ITL_S if source == "itl" else ()
-        rows = [(_of(model), getattr(one, source)) for model, one in models.items()]
+        rows = [(_of(model), getattr(latencies, source)) for model, latencies in models.items()]
         yield histograms(f"vllm:{name}", text, _LABELS, rows, bounds)
     for name, text, source in _TOKENS:
-        rows = [(_of(model), getattr(one, source)) for model, one in models.items()]
+        rows = [(_of(model), getattr(latencies, source)) for model, latencies in models.items()]
         yield histograms(f"vllm:{name}", text, _LABELS, rows)
 
 
@@ -130,7 +130,9 @@ def _rows(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, str], float]
 
 def _requests(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator[str]:
     for name, text, source in _OF_REQUESTS:
-        totals = {model: int(getattr(one, source).total) for model, one in models.items()}
+        totals = {
+            model: int(getattr(latencies, source).total) for model, latencies in models.items()
+        }
         yield counter(f"vllm:{name}", text, _LABELS, _rows(totals))
     reasons = (*dict.fromkeys(_REASONS.values()), "error")
     ends = Counter({(model, _ENGINE, reason): 0 for model in models for reason in reasons})

@@ -240,7 +240,7 @@ class Dispatcher:
             *self.book.refuse_suspects(now),
             *self._assignment.assign_waiting(worker.model, now),
         ]
-        is_last = all(one.model != worker.model for one in self.workers.values())
+        is_last = all(other.model != worker.model for other in self.workers.values())
         if is_last and worker.model in self._unloaded:
             actions += self.abandon(worker.model)
         self.connected.close(worker.model)

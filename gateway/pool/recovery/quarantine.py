@@ -89,8 +89,8 @@ class Quarantine:
         on_trial = {task.suspect for task in present if task.is_on_trial}
         for task in present:
             self._accuse(task, now)
-        suspects = {one.suspect for one in present if one.suspect is not None}
-        self._remember(frozenset(one.fingerprint for one in suspects), now)
+        suspects = {member.suspect for member in present if member.suspect is not None}
+        self._remember(frozenset(each.fingerprint for each in suspects), now)
         for suspect in suspects:
             suspect.n_deaths += 1
             suspect.seen_at = now

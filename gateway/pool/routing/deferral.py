@@ -43,7 +43,9 @@ class DeferralPolicy:
         better = choice.better
         if better is None or not task.can_be_reserved:
             return False
-        n_reserved = sum(one.reserved_for == better.worker for one in self._reserved.values())
+        n_reserved = sum(
+            waiting.reserved_for == better.worker for waiting in self._reserved.values()
+        )
         if n_reserved >= workers[better.worker].n_slots:
             return False
         task.reserved_for = better.worker

@@ -64,7 +64,7 @@ class FairQueue:
         return self._n_waiting
 
     def __repr__(self) -> str:
-        waiting = " ".join(f"{name or '-'}:{len(one)}" for name, one in self._waiting.items())
+        waiting = " ".join(f"{name or '-'}:{len(line)}" for name, line in self._waiting.items())
         return f"<FairQueue {self._n_waiting} waiting {waiting}>".replace(" >", ">")
 
     @property

@@ -94,7 +94,9 @@ class SlotShares:
         """Models of which a task was held back; the next tick tries them again."""
 
     def __repr__(self) -> str:
-        counts = " ".join(f"{model}:{dict(one.n_tasks)}" for model, one in self._models.items())
+        counts = " ".join(
+            f"{model}:{dict(shares.n_tasks)}" for model, shares in self._models.items()
+        )
         return f"<SlotShares {counts}>"
 
     def assigned(self, task: Task, now: float) -> None:

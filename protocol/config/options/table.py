@@ -124,7 +124,7 @@ def not_used_in(
 def unused_in(environ: Mapping[str, str]) -> list[tuple[Unused, str, str]]:
     """List the variables of options that set nothing: row, variable, text."""
     named = [(row, row.env, environ.get(row.env, "")) for row in UNUSED]
-    return [one for one in named if one[-1]]
+    return [entry for entry in named if entry[-1]]
 
 
 _OF_ONE = ("worker.model", "worker.alias", "worker.count")

@@ -279,7 +279,7 @@ class PrefixCache:
     def _absorb(self, slot: Slot) -> bool:
         """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""
         tree = self._trees[self._namespaces[slot.id]]
-        covered = [one for one in self._branches.values() if tree.is_covered(one.id, slot.id)]
+        covered = [other for other in self._branches.values() if tree.is_covered(other.id, slot.id)]
         for branch in covered:
             self._drop(branch)
         return bool(covered)

@@ -148,8 +148,8 @@ class HostCache:
         """Add a prompt by which a copy is known; the oldest is forgotten if there are too many."""
         if chain is None or not chain.blocks:
             return
-        known = [one for one in self._copies[key].chains if not chain.begins_with(one)]
-        if not any(one.begins_with(chain) for one in known):
+        known = [other for other in self._copies[key].chains if not chain.begins_with(other)]
+        if not any(other.begins_with(chain) for other in known):
             known.append(chain)
         self._set_chains(key, known[-MAX_CHAINS:])
 

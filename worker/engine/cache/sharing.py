@@ -72,7 +72,9 @@ class PrefixSharing:
         run = slot.active
         if run.task.media:
             return False  # a part of an image cannot be shared
-        others = [one for one in slots if one is not slot and one.namespace == slot.namespace]
+        others = [
+            other for other in slots if other is not slot and other.namespace == slot.namespace
+        ]
         expected = expected_prefix(run, others)
         if expected is None:
             return False

@@ -46,7 +46,9 @@ class StepPolicy:
         """Return pieces of prompts, up to the budget beside the tokens of `decoding`."""
         n_streams = sum(slot.active.response is None for slot in decoding)
         # A task that pauses after its prompt is not waiting for its first token.
-        n_waiting = sum(not (one.active.pause_after_prefill or one in decoding) for one in slots)
+        n_waiting = sum(
+            not (waiting.active.pause_after_prefill or waiting in decoding) for waiting in slots
+        )
         n_left = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
         readable = self._readable(reading_order(slots, budget.token_s), len(decoding))
         rows: list[BatchRow] = []

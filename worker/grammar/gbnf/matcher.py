@@ -82,8 +82,8 @@ class TokenGrammar:
         at |= following
         found: Ints = automaton.table.ravel().take(at)
         while len(found) and found.min() < 0:
-            for one in np.unique(at[found < 0]).tolist():
-                automaton.fill(one >> 8, one & 0xFF)
+            for state in np.unique(at[found < 0]).tolist():
+                automaton.fill(state >> 8, state & 0xFF)
             found = automaton.table.ravel().take(at)
         return found
 

@@ -170,13 +170,13 @@ class Converter:
 
     def _members(self, node: n.Members, name: str) -> str:
         pairs: dict[str, str] = {}
-        for one in node.properties:
-            value = self.visit(one.schema, _sub(name) + one.name)
-            key = rules.constant(one.name)
-            pairs[one.name] = self._rules.add(
-                f"{_sub(name)}{one.name}-kv", f'{key} space ":" space {value}'
+        for member in node.properties:
+            value = self.visit(member.schema, _sub(name) + member.name)
+            key = rules.constant(member.name)
+            pairs[member.name] = self._rules.add(
+                f"{_sub(name)}{member.name}-kv", f'{key} space ":" space {value}'
             )
-        needed = {one.name for one in node.properties if one.is_required}
+        needed = {member.name for member in node.properties if member.is_required}
         required = [pairs[name] for name in pairs if name in needed]
         optional = [(name, pairs[name]) for name in pairs if name not in needed]
         others = None

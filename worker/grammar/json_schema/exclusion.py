@@ -30,13 +30,13 @@ def excluding(names: list[str], char: str) -> str:
 
 def _branches(place: dict[str, Any], char: str) -> str:
     parts = []
-    following = sorted(one for one in place if one != _END)
+    following = sorted(key for key in place if key != _END)
     for one in following:
         deeper = place[one]
         inner = _branches(deeper, char)
         parts.append(f"[{_in_class(one)}] " + (f"({inner})" if inner else f"{char}+"))
     if following:
-        rejected = "".join(_in_class(one) for one in following)
+        rejected = "".join(_in_class(each) for each in following)
         parts.append(f'[^"{rejected}] {char}*')
     return " | ".join(parts)
 

@@ -75,11 +75,11 @@ def _add(part: n.Node, parts: _SchemaParts, *, is_required: bool) -> None:
     match part:
         case n.Members():
             parts.is_object = True
-            for one in part.properties:
+            for member in part.properties:
                 needed = is_required or (
-                    one.name in parts.properties and parts.properties[one.name].is_required
+                    member.name in parts.properties and parts.properties[member.name].is_required
                 )
-                parts.properties[one.name] = n.Property(one.name, one.schema, needed)
+                parts.properties[member.name] = n.Property(member.name, member.schema, needed)
         case n.Alternatives():
             parts.lists.append(frozenset(map(constant, part.values)))
         case n.Const():

@@ -193,8 +193,8 @@ class Grants:
         while self.n_free > 0 and (chosen := self._next(now, level)) is not None:
             self._give(chosen, 1)
             chosen.given_at = now
-            for one in self._shares.values():
-                one.has_yielded = False
+            for other in self._shares.values():
+                other.has_yielded = False
         return self._recalls(now)
 
     def overdue(self, now: float, limit_s: float) -> list[int]:
@@ -253,7 +253,7 @@ class Grants:
             return 0
         if share.n_waiting and now - share.given_at < _USE_S:
             return 0  # it is about to use them; after `_USE_S` it evidently cannot
-        if share.is_retired or any(one.n_lacking for one in self._shares.values()):
+        if share.is_retired or any(other.n_lacking for other in self._shares.values()):
             return share.n_idle
         return min(share.n_idle, max(0, share.limit - self._level()))
 

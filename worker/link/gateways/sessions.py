@@ -215,7 +215,7 @@ class Sessions:
         ends = [
             item for item in items if type(item) is Envelope and isinstance(item.payload, Terminal)
         ]
-        numbers = {one.task.connection for one in ends if self.grants.end(one.task)}
+        numbers = {ended.task.connection for ended in ends if self.grants.end(ended.task)}
         if self.grants.is_shared:
             failed = self.send(items, self._credit_messages(numbers if with_heartbeat else ()))
         else:

@@ -44,7 +44,7 @@ class PackedTokens:
         tokens: list[int] = []
         media: dict[int, MediaPiece] = {}
         end = 0
-        for place, piece in sorted(zip(self.places, opened, strict=True), key=lambda one: one[0]):
+        for place, piece in sorted(zip(self.places, opened, strict=True), key=lambda pair: pair[0]):
             after = place + piece.rows
             is_inside = end <= place < after <= len(self.tokens)
             rows = set(self.tokens[place:after]) if is_inside else set()

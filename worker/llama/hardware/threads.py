@@ -44,8 +44,8 @@ class Threads:
         self._cpu = open_ggml("ggml-cpu")
         self._cpu.ggml_threadpool_new.restype = ctypes.c_void_p
         self._cpu.ggml_threadpool_free.argtypes = [ctypes.c_void_p]
-        one, batch = _single(config), _batch(config)
-        pools = [self._new(one), None if bytes(one) == bytes(batch) else self._new(batch)]
+        single, batch = _single(config), _batch(config)
+        pools = [self._new(single), None if bytes(single) == bytes(batch) else self._new(batch)]
         attach = lib._lib.llama_attach_threadpool
         attach.argtypes = [ctypes.c_void_p] * 3
         attach(ctypes.cast(context, ctypes.c_void_p), *pools)

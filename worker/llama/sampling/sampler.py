@@ -244,8 +244,8 @@ class LlamaSampler:
         if not was_open:
             self._await(token)
         elif not reasoning.is_open and reasoning.ended_with:
-            for one in self._tokenize(reasoning.ended_with):
-                self._await(one)
+            for mark in self._tokenize(reasoning.ended_with):
+                self._await(mark)
 
     def _await(self, token: int) -> None:
         """Apply the grammar from now on if its trigger has come."""
@@ -253,10 +253,10 @@ class LlamaSampler:
             return
         self._trigger = None
         assert self._lazy is not None, "a trigger without a grammar"
-        for one in written:
-            if not self._lazy.is_allowed(one):
+        for mark in written:
+            if not self._lazy.is_allowed(mark):
                 return  # the grammar does not allow the text, which stays free
-            self._lazy.accept(one)
+            self._lazy.accept(mark)
         self._grammar, self._lazy, self._fast = self._lazy, None, None
 
     # ---- choosing -----------------------------------------------------------------------------

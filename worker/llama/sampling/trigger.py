@@ -28,8 +28,8 @@ class Trigger:
         if not self._pieces[token]:
             return None  # no grammar allows a token without text
         self._tail.append(token)
-        text = b"".join([self._pieces[one] for one in self._tail])
-        starts = [start for one in self._texts if (start := text.find(one)) >= 0]
+        text = b"".join([self._pieces[recent] for recent in self._tail])
+        starts = [start for wanted in self._texts if (start := text.find(wanted)) >= 0]
         if starts:
             return self._from(min(starts), text)
         while len(text) - len(self._pieces[self._tail[0]]) >= self._longest:

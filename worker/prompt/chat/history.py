@@ -159,7 +159,7 @@ def adapt(
             read = _as_object if abilities.wants_objects else _as_text
             message["tool_calls"] = [_with(call, read) for call in message["tool_calls"]]
     if any(message.get("reasoning_content") for message in adapted) and abilities.takes_blocks:
-        adapted = [_as_blocks(one) if one.get("reasoning_content") else one for one in adapted]
+        adapted = [_as_blocks(each) if each.get("reasoning_content") else each for each in adapted]
     if abilities.joins_results:
         adapted = join_results(adapted)
     if adapted and adapted[0].get("role") == "system" and not abilities.takes_system:

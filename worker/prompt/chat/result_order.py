@@ -11,7 +11,7 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
     """Sort the results after each answer that calls tools; other messages keep their places."""
     ordered: list[Message] = []
     order: dict[str, int] = {}
-    for is_given, run in groupby(messages, lambda one: one.get("role") in ("user", "tool")):
+    for is_given, run in groupby(messages, lambda entry: entry.get("role") in ("user", "tool")):
         if is_given:
             ordered += _sorted(list(run), order)
             continue

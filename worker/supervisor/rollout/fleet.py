@@ -174,7 +174,7 @@ class Fleet:
         if self.surge != "auto":
             return self.surge == "on"
         running = [self.workers[name].config for name in self._names("") if name in self.workers]
-        mapped = frozenset(path for one in running if maps(one) for path in files(one))
+        mapped = frozenset(path for worker in running if maps(worker) for path in files(worker))
         return fits(need_of(self.workers[change.new].config, self._host, mapped))
 
     def is_restorable(self, name: str) -> bool:

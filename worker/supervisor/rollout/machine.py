@@ -182,7 +182,7 @@ class Rollout:
         if not change.new:
             return self._enter(ChangeStage.LEAVE, now, Leave(change.old))
         is_there = change.old and view.state(change.old) is ProcessState.READY
-        needs_old = any(one.answer is None for one in self._limits.golden)
+        needs_old = any(question.answer is None for question in self._limits.golden)
         self._references = ()
         if is_there and needs_old and change.is_comparable:
             return self._ask(ChangeStage.ASK_OLD, change.old, now)

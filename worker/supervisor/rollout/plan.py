@@ -60,7 +60,7 @@ def stamps_of(config: WorkerConfig) -> Stamps:
     found = []
     for path in (config.model, config.model_draft, config.mmproj, *scaled):
         try:
-            found += [stamp(one) for one in paths_of(Path(path))] if path else []
+            found += [stamp(file) for file in paths_of(Path(path))] if path else []
         except OSError:
             found.append((path, 0, 0, 0))
     return tuple(found)
@@ -80,7 +80,7 @@ def find_process(processes: Iterable[str], name: str) -> str:
     """Return the process of a worker: named in full, or without host or generation; or nothing."""
     names = list(processes)
     for form in (str, base_name, _without_host):
-        found = [one for one in names if form(one) == form(name)]
+        found = [other for other in names if form(other) == form(name)]
         if len(found) == 1:
             return found[0]
     return ""
