@@ -66,10 +66,10 @@ def read_endpoint(text: str, key: str, *, is_bound: bool) -> Endpoint:
 def bound(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
     """Check where a gateway is to listen for workers; raises `ConfigError`."""
     found = tuple(read_endpoint(endpoint, "bind", is_bound=True) for endpoint in endpoints)
-    for one in found:
-        if one.is_tcp and not has_keys:
+    for read in found:
+        if read.is_tcp and not has_keys:
             raise ConfigError(
-                f"bind '{one.text}': tcp needs keys. Make one with `llamapool keygen DIR`, then "
+                f"bind '{read.text}': tcp needs keys. Make one with `llamapool keygen DIR`, then "
                 "set --gateway-curve-key FILE.key and --worker-keys FOLDER, or use ipc://PATH"
             )
     return found
@@ -78,11 +78,11 @@ def bound(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
 def dialled(endpoints: Sequence[str], *, has_keys: bool) -> tuple[Endpoint, ...]:
     """Check what a worker is to dial; raises `ConfigError`."""
     found = tuple(read_endpoint(endpoint, "connect", is_bound=False) for endpoint in endpoints)
-    for one in found:
-        if one.is_tcp and not has_keys:
+    for read in found:
+        if read.is_tcp and not has_keys:
             raise ConfigError(
-                f"connect '{one.text}': tcp needs keys. Make one with `llamapool keygen DIR`, then "
-                "set --worker-curve-key FILE.key and --gateway-keys FILE.pub, or use ipc://PATH"
+                f"connect '{read.text}': tcp needs keys. Make one with `llamapool keygen DIR`, "
+                "then set --worker-curve-key FILE.key and --gateway-keys FILE.pub, or use ipc://PATH"
             )
     return found
 

@@ -120,7 +120,7 @@ def fan_out(
         )
         raise InvalidRequest(message, param="prompt")
     choices = choices_of(params)
-    tasks = tuple(replace(prompt, params=one) for prompt in prompts for one in choices)
+    tasks = tuple(replace(prompt, params=choice) for prompt in prompts for choice in choices)
     return tasks, tuple(task.params for task in tasks)
 
 

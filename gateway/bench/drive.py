@@ -150,13 +150,13 @@ class Driver:
             started.set()
 
     async def _converse(
-        self, one: Conversation, role: Role, started: asyncio.Event | None = None
+        self, asked: Conversation, role: Role, started: asyncio.Event | None = None
     ) -> bool:
         """Send the requests of a conversation; return whether all were answered."""
-        history = [ChatTurn("system", one.system)] if one.system else []
-        for turn, ask in enumerate(one.asks):
+        history = [ChatTurn("system", asked.system)] if asked.system else []
+        for turn, ask in enumerate(asked.asks):
             history.append(ChatTurn("user", ask.inputs[-1]))
-            transcript = Transcript(role=role, conversation=one.index, turn=turn)
+            transcript = Transcript(role=role, conversation=asked.index, turn=turn)
             self.transcripts.append(transcript)
             await self._server.ask(
                 ask, history, transcript, started.set if started else lambda: None

@@ -152,15 +152,19 @@ def _moment(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 
-def _shown(one: ApiKey) -> dict[str, Any]:
-    limits = one.limits
-    is_over = one.expires_at <= time.time()
-    until = dt.datetime.fromtimestamp(one.expires_at, dt.UTC) if one.expires_at < math.inf else None
+def _shown(api_key: ApiKey) -> dict[str, Any]:
+    limits = api_key.limits
+    is_over = api_key.expires_at <= time.time()
+    until = (
+        dt.datetime.fromtimestamp(api_key.expires_at, dt.UTC)
+        if api_key.expires_at < math.inf
+        else None
+    )
     return {
-        "name": one.name,
-        "sha256": one.digests[0].hex()[:12],
-        "scopes": sorted(one.scopes),
-        "models": list(one.models),
+        "name": api_key.name,
+        "sha256": api_key.digests[0].hex()[:12],
+        "scopes": sorted(api_key.scopes),
+        "models": list(api_key.models),
         "priority": limits.priority.name.lower(),
         "concurrent": limits.concurrent,
         "requests_per_minute": limits.requests_per_minute,

@@ -81,7 +81,7 @@ class Traffic:
     def requests(self) -> list[SoakRequest]:
         """Return one request of each kind."""
         kinds = self._shape.kinds or tuple(
-            one for one in _KINDS if self.is_fake or one not in _FAKE_ONLY
+            each for each in _KINDS if self.is_fake or each not in _FAKE_ONLY
         )
         return [self._drawn(kind) for kind in kinds]
 

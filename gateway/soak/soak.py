@@ -83,8 +83,8 @@ async def _faults(
             outcome for outcome in scene.load.outcomes[n_before:] if outcome.ending != "answered"
         ]
         tell(f"{passed_s:6.0f} s  {fault.what} ({name}): {len(bad)} not answered")
-        for one in bad[:4]:
-            tell(f"          {one.request.name} {one.ending}: {one.why}")
+        for wrong in bad[:4]:
+            tell(f"          {wrong.request.name} {wrong.ending}: {wrong.why}")
         growth.note(_memory(scene), time.monotonic())
     outcomes = scene.load.outcomes
     rows = [

@@ -141,9 +141,9 @@ def _check_place(
 def mib_on_gpus(buffers: Sequence[tuple[str, str, float]], kind: str) -> dict[str, float]:
     """Add up the buffers of a kind (`model`, `KV`, `compute`) by GPU, in MiB."""
     found: dict[str, float] = {}
-    for device, one, mib_of_one in buffers:
-        if one == kind and not _HOST_BUFFERS.match(device):
-            found[device] = found.get(device, 0.0) + mib_of_one
+    for device, what, n_mib in buffers:
+        if what == kind and not _HOST_BUFFERS.match(device):
+            found[device] = found.get(device, 0.0) + n_mib
     return found
 
 

@@ -30,8 +30,8 @@ def _first(node: n.Node) -> Iterator[str]:
     """Walk through the references that a text of this node may begin with."""
     waiting = [node]
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, n.Ref):
-            yield one.ref
-        elif isinstance(one, n.AnyOf | n.AllOf):
-            waiting += one.children
+        visited = waiting.pop()
+        if isinstance(visited, n.Ref):
+            yield visited.ref
+        elif isinstance(visited, n.AnyOf | n.AllOf):
+            waiting += visited.children

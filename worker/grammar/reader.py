@@ -163,8 +163,8 @@ class _GrammarReader:
         if not isinstance(properties, Mapping):
             raise _fail(path, "properties must be an object")
         found = []
-        for name, one in properties.items():
-            node = self.node(one, f"{path}/properties/{name}")
+        for name, inner in properties.items():
+            node = self.node(inner, f"{path}/properties/{name}")
             found.append(n.Property(name, node, name in needed))
         return n.Members(tuple(found), self._additional(schema, path))
 

@@ -108,8 +108,8 @@ def place(
         for worker, where, n_threads in zip(workers, places, threads, strict=True)
     ]
     against = [
-        _reason_against_reading(host, one, where)
-        for one, where in zip(workers, places, strict=True)
+        _reason_against_reading(host, config, where)
+        for config, where in zip(workers, places, strict=True)
     ]
     ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
     return tuple(

@@ -143,11 +143,13 @@ class LlamaBackend:
         """Sample several rows at once, if that is faster than one by one."""
         if not self._sampler_threads.is_faster(len(rows)):
             return
-        busy = [(row, one) for row, one in rows if isinstance(one, LlamaSampler) and one.busy_chain]
+        busy = [
+            (row, each) for row, each in rows if isinstance(each, LlamaSampler) and each.busy_chain
+        ]
         if not self._sampler_threads.is_faster(len(busy)):
             return
         lib.llama_get_logits(self._context)  # puts them in order, which threads must not do
-        jobs = [SampleJob(one.busy_chain, self._batch.last[row]) for row, one in busy]
+        jobs = [SampleJob(each.busy_chain, self._batch.last[row]) for row, each in busy]
         for (_, sampler), token in zip(busy, self._sampler_threads.choose(jobs), strict=True):
             sampler.chosen = token
 

@@ -109,8 +109,8 @@ class Catalog:
             name: read_preset(pairs, place=f"{place}: [{name}]") for name, pairs in sections.items()
         }
         every = presets.pop(ini.EVERY, Preset())
-        listed = {one.name: _of_file(one) for one in found}
-        files = {one.name: _of_file(one) for one in cached} | listed
+        listed = {model.name: _of_file(model) for model in found}
+        files = {model.name: _of_file(model) for model in cached} | listed
         hidden = self._hidden(preset.over(every) for preset in presets.values())
         names_taken: set[str] = set()
         for name in sorted({*files, *presets}):
@@ -214,19 +214,19 @@ def _processes(worker: WorkerConfig, names_taken: set[str]) -> tuple[WorkerConfi
     """Return a model's processes; unique names, even if shortened model names are equal."""
     processes = list(counted(worker))
     n = 1
-    while names_taken & {one.name for one in processes}:
+    while names_taken & {process.name for process in processes}:
         n += 1
         processes = list(counted(replace(worker, alias=f"{worker.alias}.{n}")))
-    names_taken |= {one.name for one in processes}
-    return tuple(replace(one, alias=worker.alias, count=1) for one in processes)
+    names_taken |= {process.name for process in processes}
+    return tuple(replace(process, alias=worker.alias, count=1) for process in processes)
 
 
 def _refuse_duplicates(models: Iterable[ModelInfo]) -> None:
     """Raise `ConfigError` if a name or alias belongs to two models."""
     owners: dict[str, str] = {}
     listed = list(models)
-    for name, owner in [(one.name, one.name) for one in listed] + [
-        (alias, one.name) for one in listed for alias in one.aliases
+    for name, owner in [(model.name, model.name) for model in listed] + [
+        (alias, model.name) for model in listed for alias in model.aliases
     ]:
         if name in owners:
             raise ConfigError(f"alias '{name}' of model '{owner}' also means '{owners[name]}'")

@@ -34,7 +34,7 @@ def scan(folder: Path) -> list[FoundModel]:
                 found += _tried(entry)
     except OSError as error:
         raise ConfigError(f"models_dir {folder}: {error.strerror}: name a directory") from error
-    return sorted(filter(can_be_listed, found), key=lambda one: one.name)
+    return sorted(filter(can_be_listed, found), key=lambda model: model.name)
 
 
 def can_be_listed(found: FoundModel) -> bool:
@@ -70,7 +70,7 @@ def _in_subfolder(folder: Path) -> list[FoundModel]:
     models = choose(folder, names)[:1]
     mmproj = next((name for name in names if _is_mmproj(name)), "")
     projector = str(folder / mmproj) if mmproj else ""
-    return [FoundModel(folder.name, one.model, projector) for one in models]
+    return [FoundModel(folder.name, model.model, projector) for model in models]
 
 
 def choose(folder: Path, names: Sequence[str]) -> list[FoundModel]:

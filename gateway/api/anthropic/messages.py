@@ -78,7 +78,7 @@ def _sampling(body: Mapping[str, Any], thinking: Mapping[str, Any]) -> dict[str,
 
 
 def _stops(value: Any) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         message = "Field 'stop_sequences': must be an array of strings"
         raise InvalidRequest(message, param="stop_sequences")
     return value

@@ -19,7 +19,7 @@ _MAX_LIMIT = 1000
 def page(listed: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[str, Any]:
     """Return the part of a list that `limit`, `after_id` and `before_id` ask for."""
     limit = _read_limit(query.get("limit"))
-    ids = [one["id"] for one in listed]
+    ids = [entry["id"] for entry in listed]
     start, end = 0, len(ids)
     if (after := query.get("after_id")) is not None:
         start = _find(ids, after, "after_id") + 1
@@ -29,7 +29,7 @@ def page(listed: Sequence[Mapping[str, Any]], query: Mapping[str, str]) -> dict[
     else:
         shown = listed[start : start + limit]
     return {
-        "data": [model(one) for one in shown],
+        "data": [model(entry) for entry in shown],
         "has_more": len(shown) < end - start,
         "first_id": shown[0]["id"] if shown else None,
         "last_id": shown[-1]["id"] if shown else None,

@@ -63,7 +63,7 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
     return EmbeddingPlan(
         tasks=tuple(
             Embed(
-                inputs=tuple(one.text for one in group),
+                inputs=tuple(entry.text for entry in group),
                 media=group[0].media,
                 media_fields=group[0].fields,
                 normalize=norm,
@@ -104,15 +104,15 @@ def _with_image_data(
 
 def _groups(inputs: tuple[_Input, ...]) -> list[list[_Input]]:
     """Cut the inputs into those with media, each alone, and runs of texts between them."""
-    if sum(bool(one.media) for one in inputs) > MAX_WITH_MEDIA:
+    if sum(bool(input_.media) for input_ in inputs) > MAX_WITH_MEDIA:
         message = f"Field 'input': at most {MAX_WITH_MEDIA} inputs may have images or sounds"
         raise InvalidRequest(message, param="input")
     groups: list[list[_Input]] = []
-    for one in inputs:
-        if groups and not one.media and not groups[-1][0].media:
-            groups[-1].append(one)
+    for input_ in inputs:
+        if groups and not input_.media and not groups[-1][0].media:
+            groups[-1].append(input_)
         else:
-            groups.append([one])
+            groups.append([input_])
     return groups
 
 

@@ -137,5 +137,5 @@ def _place_images(prompt: str, images: Mapping[int, _Image], marker: str) -> Pla
 
     # The marker is random, so nobody writes it by chance.
     text = _IMAGE.sub(place, prompt.replace(marker, ""))
-    media, fields = tuple(one.data for one in used), tuple(one.field for one in used)
+    media, fields = tuple(medium.data for medium in used), tuple(medium.field for medium in used)
     return PlacedMedia(text, media, fields)

@@ -15,7 +15,9 @@ def read_params(body: Mapping[str, Any], card: ModelCard) -> SamplingParams:
     """Read generation and sampling fields; raises `InvalidRequest` naming one."""
     defaults = replace(card.defaults, reasoning_format=card.reasoning_format)
     params = _in_vocabulary(read(defaults, body, bounds=Bounds({"n_ctx": card.n_ctx})), card)
-    lacking = [one for one in params.speculative_types if one not in (*_speculators(card), "none")]
+    lacking = [
+        kind for kind in params.speculative_types if kind not in (*_speculators(card), "none")
+    ]
     if lacking:
         key = next(key for key in _TYPE_KEYS if body.get(key) is not None)
         have = ", ".join(_speculators(card))

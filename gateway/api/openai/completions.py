@@ -41,8 +41,8 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     first = Generate(params=params, schema=read_json_schema(body))
     placed = [place_media(body, i, prompt, card) for i, prompt in enumerate(prompts)]
     wanted = [
-        replace(first, prompt=one.prompt, media=one.media, media_fields=one.fields)
-        for one in placed
+        replace(first, prompt=entry.prompt, media=entry.media, media_fields=entry.fields)
+        for entry in placed
     ]
     if suffix := _read_suffix(body, card):
         wanted = [_with_gap(task, suffix) for task in wanted]

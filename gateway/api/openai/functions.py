@@ -50,7 +50,9 @@ def _choice(choice: Any, functions: Sequence[Any]) -> str:
     if not isinstance(name, str):
         message = "Field 'function_call': must be auto, none or an object with a name"
         raise InvalidRequest(message, param="function_call")
-    if not any(isinstance(one, dict) and one.get("name") == name for one in functions):
+    if not any(
+        isinstance(function, dict) and function.get("name") == name for function in functions
+    ):
         message = f"Field 'function_call.name': no function is named '{name[:200]}'"
         raise InvalidRequest(message, param="function_call.name")
     return f"function:{name}"

@@ -146,7 +146,7 @@ def _echo(text: str | None, prompt: Sequence[TokenProb]) -> str:
     """Return the echo of a choice: the client's own text, or the text of its tokens."""
     if text is None:
         return ""
-    return text or b"".join([one.piece for one in prompt]).decode(errors="replace")
+    return text or b"".join([token.piece for token in prompt]).decode(errors="replace")
 
 
 def _tails(who: Identity) -> tuple[bytes, bytes]:

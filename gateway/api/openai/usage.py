@@ -64,19 +64,19 @@ def legacy_log_probs(
     The prompt is in the four arrays only; its first token has no probability, which is null.
     """
     listed = [*prompt, *probs]
-    tokens = [text(one.piece) for one in listed]
+    tokens = [text(prob.piece) for prob in listed]
     offsets = []
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
     return log_probs(probs, params, options) | {
         "tokens": tokens,
-        "token_logprobs": [_finite(one.p) for one in listed],
+        "token_logprobs": [_finite(prob.p) for prob in listed],
         "top_logprobs": [
             None
-            if math.isnan(one.p)
-            else {text(piece): _finite(p) for _, piece, p in one.top[: options.n_top]}
-            for one in listed
+            if math.isnan(prob.p)
+            else {text(piece): _finite(p) for _, piece, p in prob.top[: options.n_top]}
+            for prob in listed
         ],
         "text_offset": offsets,
     }

@@ -41,13 +41,13 @@ def total(dones: Iterable[Done]) -> Timings:
     """Add up the timings of the choices of one request."""
     times = [done.timings for done in dones]
     return Timings(
-        cache_n=sum(one.cache_n for one in times),
-        prompt_n=sum(one.prompt_n for one in times),
-        prompt_ms=sum(one.prompt_ms for one in times),
-        predicted_n=sum(one.predicted_n for one in times),
-        predicted_ms=sum(one.predicted_ms for one in times),
-        draft_n=sum(one.draft_n for one in times),
-        draft_n_accepted=sum(one.draft_n_accepted for one in times),
+        cache_n=sum(timing.cache_n for timing in times),
+        prompt_n=sum(timing.prompt_n for timing in times),
+        prompt_ms=sum(timing.prompt_ms for timing in times),
+        predicted_n=sum(timing.predicted_n for timing in times),
+        predicted_ms=sum(timing.predicted_ms for timing in times),
+        draft_n=sum(timing.draft_n for timing in times),
+        draft_n_accepted=sum(timing.draft_n_accepted for timing in times),
     )
 
 
@@ -79,14 +79,14 @@ def token_probs(probs: Iterable[TokenProb], *, post: bool, n_top: int) -> list[d
     tops = "top_probs" if post else "top_logprobs"
     return [
         {
-            **_token(one.id, one.piece, one.p, post=post),
+            **_token(prob.id, prob.piece, prob.p, post=post),
             tops: [
                 _token(id_, piece, p, post=post)
-                for id_, piece, p in one.top[:n_top]
+                for id_, piece, p in prob.top[:n_top]
                 if not post or p > 0  # the sampler chain has removed the others
             ],
         }
-        for one in probs
+        for prob in probs
     ]
 
 
@@ -96,11 +96,11 @@ def completion_probabilities(
     """Return today's items with the keys of 2024 (`content`, `probs`) added."""
     items = list(probs)
     modern = token_probs(items, post=post, n_top=n_top)
-    for item, one in zip(modern, items, strict=True):
+    for item, legacy in zip(modern, items, strict=True):
         item["content"] = item["token"]
         item["probs"] = [
             {"tok_str": text(piece), "prob": p if post else math.exp(min(p, 0.0))}
-            for _, piece, p in one.top[:n_top]
+            for _, piece, p in legacy.top[:n_top]
             if not post or p > 0
         ]
     return modern

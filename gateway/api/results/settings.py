@@ -123,7 +123,7 @@ _ROWS: tuple[_Row, ...] = (
     _plain("timings_per_token"),
     _plain("post_sampling_probs"),
     _plain("backend_sampling"),
-    ("lora", lambda params: tuple(_adapter(*one) for one in params.lora or ())),
+    ("lora", lambda params: tuple(_adapter(*adapter) for adapter in params.lora or ())),
 )
 
 _PRIVATE = frozenset(

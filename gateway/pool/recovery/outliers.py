@@ -130,5 +130,5 @@ class OutlierDetection:
 
 def _may_eject(worker: Worker, workers: Iterable[Worker]) -> bool:
     """Return whether at most half of the workers of its model would be ejected with it."""
-    ready = [one for one in workers if one.model == worker.model and one.is_ready]
+    ready = [each for each in workers if each.model == worker.model and each.is_ready]
     return 2 * (1 + sum(other.is_ejected for other in ready)) <= len(ready)

@@ -178,7 +178,7 @@ class RoutingPolicy:
             holders = self.index.holders(spec.prefix.chain, among, n_max=_N_COMPARED, also=also)
             keys = list(dict.fromkeys((*self._holding(workers, holders), *keys)))
         found = self._offers(spec, keys, holders, now)
-        best = self._best(spec, [one for one in found if rank_of(one.worker) == rank])
+        best = self._best(spec, [each for each in found if rank_of(each.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
         choice = (best.worker, reason, n_cached, best.n_blocks, better, best.first_s)

@@ -46,8 +46,8 @@ _FETCHED = "the model is downloaded if it is not on this host."
 def _preset(flag: str, what: str, repo: str, file: str, *more: Mapping[str, Any]) -> Option:
     """Make the row of a preset; without a file the repository's usual one is taken."""
     fields: dict[str, Any] = {"worker.hf_file": file} if file else {}
-    for one in more:
-        fields |= one
+    for addition in more:
+        fields |= addition
     doc = f"Serve {what} with the options that suit it; {_FETCHED}"
     return option(
         "worker.hf_repo", flag, value=f"ggml-org/{repo}", sets=tuple(fields.items()), doc=doc

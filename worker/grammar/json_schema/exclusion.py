@@ -21,8 +21,8 @@ def excluding(names: list[str], char: str) -> str:
             problem = f"the property name {name[:32]}… is longer than {MAX_EXCLUDED_CHARS}"
             raise SchemaError(f"{problem}, which additionalProperties does not allow")
         place = trie
-        for one in written:
-            place = place.setdefault(one, {})
+        for letter in written:
+            place = place.setdefault(letter, {})
         place[_END] = {}
     optional = "" if _END in trie else "?"
     return f'["] ( {_branches(trie, char)} ){optional} ["]'
@@ -31,10 +31,10 @@ def excluding(names: list[str], char: str) -> str:
 def _branches(place: dict[str, Any], char: str) -> str:
     parts = []
     following = sorted(key for key in place if key != _END)
-    for one in following:
-        deeper = place[one]
+    for letter in following:
+        deeper = place[letter]
         inner = _branches(deeper, char)
-        parts.append(f"[{_in_class(one)}] " + (f"({inner})" if inner else f"{char}+"))
+        parts.append(f"[{_in_class(letter)}] " + (f"({inner})" if inner else f"{char}+"))
     if following:
         rejected = "".join(_in_class(each) for each in following)
         parts.append(f'[^"{rejected}] {char}*')

@@ -126,7 +126,7 @@ def _allowed_names(choice: Mapping[str, Any]) -> list[Any]:
     if not isinstance(listed, list):
         message = "Field 'tool_choice.tools': must be an array"
         raise InvalidRequest(message, param="tool_choice.tools")
-    return [one.get("name") for one in listed if isinstance(one, dict)]
+    return [entry.get("name") for entry in listed if isinstance(entry, dict)]
 
 
 def _echo(body: Mapping[str, Any], temperature: float, top_p: float) -> dict[str, Any]:
