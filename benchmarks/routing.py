@@ -22,7 +22,7 @@ import zmq
 from gateway.pool.dispatch.actions import Action, Assign
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.block_hashes import Prefix, fingerprint
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.wire.cached import BLOCK_BYTES, MAX_SAID_BLOCKS, Cached
 from protocol.wire.codec import pack
 from protocol.wire.facts import ModelCard, Timings

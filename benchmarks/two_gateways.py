@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.wire.cached import Cached
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Envelope, TaskKey

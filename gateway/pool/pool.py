@@ -22,9 +22,9 @@ from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.status import Health, PoolStatus
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.tasks.block_hashes import Prefix
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import TaskStream
 from gateway.pool.tasks.suspect import Fingerprint
-from gateway.pool.tasks.task import TaskSpec
 from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError

@@ -22,8 +22,9 @@ from gateway.pool.dispatch.actions import (
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings
 from gateway.pool.network.connections import WorkerConnections
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import TaskStream
-from gateway.pool.tasks.task import INTERNAL_ERROR, TaskSpec
+from gateway.pool.tasks.task import INTERNAL_ERROR
 from gateway.pool.tasks.task_streams import TaskStreams
 from gateway.pool.worker_inbox import WorkerInbox
 from protocol.config.config import GatewayConfig

@@ -10,8 +10,8 @@ from dataclasses import replace
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ModelSettings, Scales
 from gateway.pool.status import guess_slots
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import TaskStream
-from gateway.pool.tasks.task import TaskSpec
 from gateway.pool.workers.worker import Worker, WorkerState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import facts

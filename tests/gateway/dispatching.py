@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from gateway.pool.dispatch.actions import Action, Assign, Fail, ProceedTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.workers.worker import Worker
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gateway.pool.tasks.block_hashes import fingerprint
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.errors import TaskError
 from protocol.wire.messages import Generate
 from protocol.wire.sampling import SamplingParams

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gateway.pool.dispatch.actions import Action, Assign, Deliver, Fail
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.block_hashes import Prefix, fingerprint
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.wire.facts import ModelCard, Timings
 from protocol.wire.messages import (
     Done,

@@ -20,7 +20,8 @@ from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.demand import DemandReports
 from gateway.pool.routing.placement import TaskPlacement
 from gateway.pool.routing.policy import RoutingPolicy
-from gateway.pool.tasks.task import MAX_FAULTS, MoveCause, Task, TaskSpec, TaskState
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import MAX_FAULTS, MoveCause, Task, TaskState
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue

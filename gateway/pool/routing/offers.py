@@ -7,7 +7,7 @@ from gateway.pool.routing.index.prefix_index import Holders
 from gateway.pool.routing.load import crowding_s, slot_wait_s
 from gateway.pool.routing.sessions import SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.workers.worker import Worker
 
 

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
-from gateway.pool.tasks.task import Task, TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.slot_shares import SlotShares
 from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers.worker import Worker, WorkerState

@@ -18,7 +18,8 @@ from gateway.pool.routing.offers import Offer, make_offers
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from gateway.pool.routing.worker_estimate import WorkerEstimate
 from gateway.pool.tasks.attempt import Attempt, Candidate
-from gateway.pool.tasks.task import RouteReason, Task, TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import RouteReason, Task
 from gateway.pool.workers.worker import Worker
 from protocol.wire.cached import Cached
 from protocol.wire.messages import Done, Finish, Terminal

@@ -3,7 +3,8 @@
 import math
 
 from gateway.pool.routing.load import PendingPrefill, Throughput, crowding_s, slot_wait_s
-from gateway.pool.tasks.task import Task, TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import Task
 from gateway.pool.workers.worker import Worker
 from protocol.wire.messages import Done, Finish, Terminal
 

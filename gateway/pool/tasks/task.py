@@ -5,15 +5,13 @@ ids or references to a record, never copies of what stands in it; a stream is a 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
-from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.tasks.answer import Answer
 from gateway.pool.tasks.attempt import LOST, Attempt
-from gateway.pool.tasks.block_hashes import Prefix
-from gateway.pool.tasks.suspect import Fingerprint, Suspect
-from gateway.pool.tasks.trace import TaskTrace
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.suspect import Suspect
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Started, Terminal
 
@@ -50,58 +48,6 @@ class RouteReason(StrEnum):
     """No worker is known to hold its prompt: the fastest by load."""
     PINNED = "pinned"
     """The request names a slot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskSpec:
-    """What a request asks of the pool; it does not change."""
-
-    task_id: int
-    """Grows with every submission."""
-    model: str
-    tenant: str = ""
-    key: str = ""
-    """Name of the API key; empty without keys, and for tasks of the gateway's own."""
-    limits: KeyLimits = NO_LIMITS
-    start_within_s: float = math.inf
-    """Time for the first token: what cannot be there in time is refused at once."""
-    priority: int = 0
-    """Order among the tenant's own tasks, the lower the sooner."""
-    n_tokens: int = 1
-    """Guessed length of the prompt, until a worker has counted it."""
-    n_answer: int | None = 0
-    """Most tokens of its answer; None if the request does not say."""
-    takes_credit: bool = True
-    """Whether it needs a slot."""
-    worker: str = ""
-    """Name of the only worker that may run it; empty for any."""
-    slot: int = -1
-    """That worker's own slot number; -1 for any."""
-    prefix: Prefix = Prefix()
-    session: int = 0
-    """Hash of the session that the request names, whose requests share a prompt; 0 is none."""
-    label: int = 0
-    """Hash of the user that the request names, a weaker hint of the same kind; 0 is none."""
-    is_whole: bool = False
-    """Whether the client sees nothing of the answer before all of it is there."""
-    is_bound: bool = False
-    """Whether it acts on what its worker holds now, so that no other worker can take it over."""
-    continues: bool = True
-    """Whether another worker may continue an answer that has started."""
-    trace: TaskTrace | None = None
-    """The trace of its request; None while traces are off."""
-    fingerprint: Fingerprint | None = None
-    """Tells whether two requests ask for the same; None if that is of no interest."""
-
-    @property
-    def is_slotless(self) -> bool:
-        """Whether any worker may run it, without a slot."""
-        return not (self.takes_credit or self.worker)
-
-    @property
-    def is_special(self) -> bool:
-        """Whether it can go without a free credit, or to one worker only."""
-        return bool(self.worker) or not self.takes_credit
 
 
 class TaskState(StrEnum):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.keys.api_key import KeyLimits
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tenants.moving_window import WINDOW_S, MovingWindow
 from protocol.errors import ErrorCode, TaskError
 

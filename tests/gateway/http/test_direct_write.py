@@ -19,8 +19,9 @@ from gateway.http.direct_write import DIRECT_WRITER, DirectWriteMiddleware, Dire
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts, ModelLatencies
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import DeltaOffers, TaskStream, Write
-from gateway.pool.tasks.task import Task, TaskSpec
+from gateway.pool.tasks.task import Task
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of

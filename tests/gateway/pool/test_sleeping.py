@@ -10,7 +10,7 @@ import pytest
 from gateway.pool.dispatch.actions import Assign
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.status import ModelState, PoolStatus
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.wire.messages import Heartbeat, Inspect
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
 
 from gateway.pool.dispatch.actions import Action, Assign, CancelTask, Deliver, Fail
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.task import TaskSpec, TaskState
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples
@@ -24,8 +25,7 @@ from tests.gateway.dispatching import SimWorker, card, may_be_held_back
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
-MODELS = ("m", "n")
-NAMES = ("a", "b", "c")
+MODELS, NAMES = ("m", "n"), ("a", "b", "c")
 
 
 class DispatcherMachine(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.block_hashes import fingerprint
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tenants.slot_shares import SlotShares
 from gateway.pool.workers.worker import Worker
 from protocol.errors import TaskError

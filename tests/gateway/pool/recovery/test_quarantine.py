@@ -9,8 +9,9 @@ import pytest
 from gateway.pool.dispatch.actions import Action, CancelTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.quarantine import HELD_S, REFUSED_S
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.suspect import Fingerprint
-from gateway.pool.tasks.task import Task, TaskSpec
+from gateway.pool.tasks.task import Task
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Generate, PromptRead, TaskKey
 from protocol.wire.sampling import SamplingParams

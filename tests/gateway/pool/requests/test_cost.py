@@ -3,7 +3,8 @@
 from typing import Any, TypedDict
 
 from gateway.pool.requests.record import cost_of
-from gateway.pool.tasks.task import MoveCause, RouteReason, Task, TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import MoveCause, RouteReason, Task
 from gateway.usage.entry import Tokens
 from protocol.errors import ErrorCode
 from protocol.wire.facts import Usage

@@ -3,7 +3,8 @@
 import pytest
 
 from gateway.pool.routing.load import PendingPrefill, Ratio, Throughput, crowding_s, slot_wait_s
-from gateway.pool.tasks.task import RouteReason, Task, TaskSpec, TaskState
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import RouteReason, Task, TaskState
 from protocol.wire.messages import Started
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.pool.dispatch.actions import Action, Assign
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.task import RouteReason, Task, TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.task import RouteReason, Task
 from protocol.errors import ErrorCode
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey

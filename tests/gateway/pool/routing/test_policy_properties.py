@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, multiple, precondition, r
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.policy import RoutingPolicy
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from protocol.errors import TaskError
 from tests.examples import examples
 from tests.gateway.chains import Speaker, prefix

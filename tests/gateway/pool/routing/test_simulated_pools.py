@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.pool.routing import policy
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from tests.gateway.simulation import Conversation, Simulation, Speed, Turn, words
 
 

@@ -13,8 +13,9 @@ from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.tasks import stream as streams
 from gateway.pool.tasks.deltas import merge
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import DeltaOffers, TaskStream, Write
-from gateway.pool.tasks.task import RouteReason, Task, TaskSpec
+from gateway.pool.tasks.task import RouteReason, Task
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.messages import (

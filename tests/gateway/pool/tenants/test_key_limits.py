@@ -6,7 +6,7 @@ import pytest
 
 from gateway.keys.api_key import KeyLimits, PriorityClass
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.task import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tenants.allowances import DAY_S, Allowances, Spent, UsageHistory
 from gateway.pool.tenants.moving_window import MovingWindow
 from gateway.pool.tenants.tenant_turns import TurnsElsewhere
