@@ -112,9 +112,9 @@ def _fits(request: TaskMessage, end: Terminal) -> bool:
 
 
 def overstated(end: Terminal, n_seen: int) -> str:
-    """Return which number at the end of an answer is larger than what has come of it allows.
+    """Return which count at the end of an answer exceeds the tokens that were received.
 
-    It would be charged to the client's key, and count as the usual length of an answer.
+    A wrong count would be charged to the client's key, and distort the usual length of an answer.
     """
     most = n_seen + MAX_UNSEEN
     if isinstance(end, Done) and max(end.n_predicted, end.timings.predicted_n) > most:

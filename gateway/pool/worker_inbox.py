@@ -241,7 +241,7 @@ class WorkerInbox:
             raise ProtocolError(f"{type(message).__name__}: {what} cannot be")
 
     def _overstated(self, lease: TaskKey, message: m.TaskMessage) -> str:
-        """Return which count is more than a task that somebody waits for can have cost."""
+        """Return which count exceeds what a task with an open stream can have cost."""
         stream = self._streams.by_id.get(lease.id)
         if stream is None:
             return ""

@@ -147,7 +147,7 @@ class GatewayConfig:
     )
     continues: bool = param(
         True,
-        "Let another worker go on with an answer whose worker is lost. Otherwise a stream that has "
+        "Let another worker continue an answer whose worker is lost. Otherwise a stream that has "
         "started ends with an error.",
     )
     ping_interval_s: float = param(

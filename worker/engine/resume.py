@@ -1,4 +1,4 @@
-"""Continues answers that another worker began: reads their tokens, and goes on after the last one.
+"""Continues answers that another worker began: reads their tokens, and generates the rest.
 
 The tokens are read like a prompt. Text, stop strings, limits and the sampler's state are those of
 an unbroken run, because the same code takes the same tokens. Pure, except for the sampler.

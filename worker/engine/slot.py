@@ -117,7 +117,7 @@ class SlotTask:
         return run
 
     def restore_times(self) -> None:
-        """Note that all tokens are in the cache again: times go on where another worker stopped."""
+        """Continue the times of the other worker, once all tokens are in the cache again."""
         resumed = self.task.resumed
         if resumed is None or self.first_token_s:
             return

@@ -1,22 +1,22 @@
-"""Which requests kill workers: they are refused after two deaths, and others never.
+"""Finds the requests that kill workers, and refuses them; it refuses no other.
 
-When a worker dies, each task that it had is a suspect. Nothing tells the one that killed it from
-those that only were there, and often none did: somebody killed the process. So a suspect is tried:
+When a worker dies, each task that it had is a suspect. One of them may have killed it, or none:
+processes are also killed from outside. So each suspect is tried at another worker:
 
-- It goes on at another worker, but not beside another suspect, until it has gone beyond the place
-  where its worker died. Then it is cleared.
-- What a worker had computed before kills none: a suspect with an answer is read at once beside
-  others, and pauses there until it is its turn. The turn takes a few steps, so eight suspects have
-  gone on a moment after they were read. One without an answer has its turn before it is read.
-- If that worker dies meanwhile, at most one suspect had its turn, and it has two deaths. It is
-  nothing against those that paused.
-- Two workers that are killed from outside one after the other look the same, so it is held for ten
-  seconds. A worker that dies without it, then or in the last minute, shows that something else
-  kills workers: the suspect is let go, and held again only after two more deaths for each of
-  those. If none dies meanwhile, the suspect was the cause: it is refused for an hour.
+- A worker generates for one suspect at a time. A suspect is cleared once its answer is longer than
+  it was when its worker died.
+- Tokens that a worker has computed before are harmless. So a suspect with a part of an answer is
+  read at once, beside others, and pauses until its turn. A turn takes a few steps, so eight
+  suspects take little longer than one. A suspect without a token has its turn before it is read.
+- If a second worker dies, only the suspect whose turn it was has two deaths. The paused ones are
+  not charged with it.
+- Two workers that were killed from outside look the same. So that suspect is held for ten seconds.
+  If another worker dies without it, in that time or in the minute before, something else kills
+  workers: the suspect goes on, and is held again only after two more deaths for each of those.
+  Otherwise it is the cause, and is refused for an hour.
 
-A request that goes a little further each time is never tried at one place; after sixteen deaths in
-a row that all had it, it is refused too. Pure; time is passed in.
+A request whose answer grows a little before each death is cleared each time; it is refused after
+sixteen deaths in a row. Pure; time is passed in.
 """
 
 from collections import OrderedDict, deque

@@ -1,10 +1,10 @@
 """A prompt as hashes of its blocks: prompts with equal hashes begin with the same text.
 
 The hashes are the same in every process and on every host, so that gateways and workers speak of
-the same blocks: BLAKE2b over all that comes before, 8 bytes of it. Who wants to can make two
-prompts of his own with one hash (2^32 tries), but not one that has the hash of somebody else's
-(2^64). Even then nobody gets another's text: the gateway expects tokens in a cache that the worker,
-who compares tokens, does not find. 100 kB of text take 0.4 ms.
+the same blocks: the first 8 bytes of BLAKE2b over the prompt so far. A client can make two prompts
+with one hash (2^32 tries), but not a prompt with the hash of a given one (2^64). Even a collision
+shows nobody another's text: the gateway expects cached tokens that the worker, which compares
+tokens, does not find.
 """
 
 import hashlib

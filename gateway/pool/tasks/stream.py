@@ -205,7 +205,7 @@ class TaskStream:
         self._hold(self._n_writing)
 
     def continued_request(self) -> TaskMessage:
-        """Return what the next worker is sent: the request, with what has come of its answer."""
+        """Return what the next worker is sent: the request, with the partial answer."""
         task = self.task
         if not task.spec.continues:
             self.restart()
@@ -279,9 +279,9 @@ class TaskStream:
         (holders.add if n_bytes else holders.discard)(self)
 
     def offer(self) -> Write | None:
-        """Offer the reader what has come since it began to wait; return what it writes of that.
+        """Offer the waiting reader the new deltas; return what it writes of them.
 
-        It is woken if it does not take it.
+        The reader is woken if it takes none.
         """
         waiter, take = self._waiter, self._take
         if waiter is None or waiter.done() or take is None or not self._deltas:

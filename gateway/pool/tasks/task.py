@@ -106,7 +106,7 @@ class Task:
         self.worker_name = ""
         """Name of the worker that has it, or had it last."""
         self.answer = Answer()
-        """What has come of its answer; written by its stream."""
+        """The part of its answer that has arrived; written by its stream."""
         self.is_shown = False
         """Whether the client may have seen a part of the answer: then it cannot be restarted."""
         self.n_faults = 0

@@ -201,7 +201,7 @@ class FairQueue:
             self._remember_idle(tenant, self._idle.get(tenant, 0.0) + tokens)
 
     def assume(self, tenant: str, tokens: float) -> None:
-        """Note that so many charged tokens are only assumed; a negative number: no longer so."""
+        """Add to the charged tokens that are only assumed; a negative number confirms them."""
         left = self._assumed.pop(tenant, 0.0) + tokens
         if left > 0:
             self._assumed[tenant] = left

@@ -223,7 +223,7 @@ class TaskQueue:
         self._queues[task.spec.model].charge(task.spec.tenant, tokens)
 
     def assume(self, task: Task, tokens: float) -> None:
-        """Note that so many tokens charged to the task's tenant are only assumed."""
+        """Add to the tokens charged to the task's tenant that are only assumed."""
         self._queues[task.spec.model].assume(task.spec.tenant, tokens)
 
     def _drop(self, task: Task) -> None:

@@ -2,10 +2,10 @@
 
 Tokens are bytes. The text that follows a prompt is a pure function of the sequence's tokens, so
 that mixed-up streams would show. It checks what llama.cpp checks (positions must follow each other,
-rows need room) and fails in the same ways. Markers in a prompt ask for
-faults: `[[eos N]]` ends the text after N tokens, `[[say TEXT]]` repeats TEXT, `[[die]]` kills the
-process at the first token, `[[hang]]` never returns from decode, `[[fail]]` lets decode fail, and
-`[[nan]]` makes all logits NaN.
+rows need room) and fails in the same ways. Markers in a prompt ask for faults: `[[eos N]]` ends the
+text after N tokens, `[[say TEXT]]` repeats TEXT, `[[die]]` kills the process at the first token,
+`[[hang]]` never returns from decode, `[[fail]]` lets decode fail, and `[[nan]]` makes all logits
+NaN.
 """
 
 import os

@@ -1,8 +1,8 @@
 """llama.cpp's n-gram caches: how often each token followed an n-gram. Pure.
 
 As `common_ngram_cache_draft` (common/ngram-cache.cpp): the text itself is asked first, with low
-limits; then the cache of finished texts (dynamic), with high limits. Both are weighed by the cache
-of a large corpus (static), which is asked by itself last. N-grams are tuples of 1 to 4 tokens.
+limits; then the cache of finished texts (dynamic), with high limits. The cache of a large corpus
+(static) weighs both, and is asked last, alone. N-grams are tuples of 1 to 4 tokens.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,11 +6,12 @@ without one, or is free here. A gateway alone holds all of them. Where there are
 - the credit of a task that ends comes back, and goes to the gateway whose oldest task has waited
   longest;
 - a gateway that waits while others hold unused credits gets those: they are recalled;
-- nobody waits for long without an even share, whatever the others say, and nobody collects credits;
+- a gateway that has waited for long gets an even share first, whatever the others report, and none
+  collects credits;
 - if nobody waits, the slots are spread evenly, and what exceeds them stays here until it is wanted,
   so that no gateway sends ahead while it could have a slot elsewhere.
 
-`settle` brings this about after whatever has changed. What a gateway may have is
+`settle` applies these rules after each change. What a gateway may have is
 `credits + granted - returned` at both ends: `granted` is counted here, `returned` by the gateway.
 """
 

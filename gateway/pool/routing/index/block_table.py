@@ -2,7 +2,7 @@
 
 An entry takes 21 bytes and the arrays' reserve, where a dictionary of numbers takes 100 and more.
 Entries stand in segments in the order of their names: finding one is two bisections in C, adding
-one moves a few kilobytes, whatever names somebody has chosen.
+one moves a few kilobytes, also if a client has chosen the names.
 """
 
 from array import array
