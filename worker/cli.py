@@ -73,6 +73,16 @@ _GROUP = "llamapool.commands"
 class LazyGroup(click.Group):
     """Finds sub-commands by their entry points and imports only the one that is run."""
 
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, with the null device in place of standard streams that are closed.
+
+        Otherwise a socket would get the number of one, and what is printed there.
+        """
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the end
+        return super().main(*args, **extra)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands of this file and of every installed entry point."""
         return sorted({*super().list_commands(ctx), *_entry_points()})
