@@ -1,4 +1,9 @@
-"""Checks names that clients give to files, with the rules of llama.cpp's `fs_validate_filename`."""
+"""Checks names that clients give to files, with the rules of llama.cpp's `fs_validate_filename`.
+
+`readable` is for names that the host gives, which may have any bytes.
+"""
+
+import os
 
 _MAX_BYTES = 255
 _FORBIDDEN = frozenset('/\\:*?"<>|') | frozenset("\uff0e\u2215\u2216\ufffd\ufeff")
@@ -16,6 +21,11 @@ def is_valid_filename(name: str) -> bool:
     if name[0] == " " or name[-1] in " .":
         return False
     return not any(_is_control(char) or char in _FORBIDDEN for char in name)
+
+
+def readable(path: str) -> str:
+    """Return a path as text that JSON can contain; what is no UTF-8 is replaced."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def _is_control(char: str) -> bool:

@@ -1,6 +1,7 @@
 """LoRA adapters and control vectors: loaded with the model, applied to its context."""
 
 import ctypes
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import numpy as np
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.filenames import readable
 from protocol.scaled_file import ScaledFile, split_scale
 from worker.engine.adapters import Adapter, Scales
 from worker.llama import library
@@ -33,14 +35,14 @@ def load_adapters(model: Any, config: WorkerConfig) -> list[LoadedAdapter]:
 
 def _load(model: Any, file: ScaledFile, config: WorkerConfig) -> LoadedAdapter:
     library.forget_log()
-    handle = lib.llama_adapter_lora_init(model, file.path.encode())
+    handle = lib.llama_adapter_lora_init(model, os.fsencode(file.path))
     if not handle:  # a NULL pointer object: falsy, but never None
         reason = library.last_warnings() or "is it a LoRA for this model?"
         raise ConfigError(f"cannot load LoRA adapter {file.path}: {reason}")
     if lib.llama_adapter_get_alora_n_invocation_tokens(handle):
         raise ConfigError(f"LoRA adapter {file.path} is an activated LoRA: not supported yet")
     about = Adapter(
-        path=file.path,
+        path=readable(file.path),
         scale=0.0 if config.lora_init_without_apply else file.scale,
         task_name=_meta(handle, b"adapter.lora.task_name"),
         prompt_prefix=_meta(handle, b"adapter.lora.prompt_prefix"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
+from protocol.filenames import readable
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
@@ -278,10 +279,10 @@ class LlamaBackend:
         model, vocab, embedder = self._loaded.model, self._vocab, self.embedder
         config = self._config
         return ModelCard(
-            name=config.alias or Path(config.model).stem,
+            name=config.alias or readable(Path(config.model).stem),
             aliases=config.aliases,
             tags=config.tags,
-            path=config.model,
+            path=readable(config.model),
             n_slots=config.n_slots,
             n_prefetch=config.n_prefetch,
             n_ctx=self._loaded.n_ctx_slot,

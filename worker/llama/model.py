@@ -2,6 +2,7 @@
 
 import ctypes
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -281,7 +282,7 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
         return True
 
     params.progress_callback = report
-    return lib.llama_model_load_from_file(config.model.encode(), params)
+    return lib.llama_model_load_from_file(os.fsencode(config.model), params)
 
 
 def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:

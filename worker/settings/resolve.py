@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
+from protocol.filenames import readable
 from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
@@ -261,14 +262,19 @@ def _default_model() -> Path:
 
 def _with_model(worker: WorkerConfig) -> WorkerConfig:
     if worker.backend == "fake":
-        return replace(worker, alias=worker.alias or Path(worker.model or "fake").stem)
+        return _with_alias(worker, worker.model or "fake")
     if worker.model_url or worker.hf_repo:  # not downloaded: the configuration is only shown
-        stem = Path(worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]).stem
-        return replace(worker, alias=worker.alias or stem)
+        return _with_alias(
+            worker, worker.model or worker.hf_file or worker.hf_repo.partition(":")[0]
+        )
     model = find_model(worker.model)
     mmproj = find_model(worker.mmproj, "mmproj", "--mmproj") if worker.mmproj else ""
     worker = replace(worker, model_draft=_draft(worker), model=model, mmproj=mmproj)
-    return replace(worker, alias=worker.alias or Path(model).stem)
+    return _with_alias(worker, model)
+
+
+def _with_alias(worker: WorkerConfig, file: str) -> WorkerConfig:
+    return replace(worker, alias=worker.alias or readable(Path(file).stem))
 
 
 def _draft(worker: WorkerConfig) -> str:

@@ -384,3 +384,9 @@ def test_a_draft_model_is_found_from_here_for_its_worker_runs_elsewhere(
     assert worker.model_draft == str(tmp_path / "draft.gguf")
     with pytest.raises(ConfigError, match=r"model_draft .* does not exist: check -md"):
         pool(WorkerConfig(model_draft="nowhere.gguf"))
+
+
+def test_a_model_whose_file_name_is_no_utf_8_has_a_name_all_the_same(tmp_path: Path) -> None:
+    model = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff.gguf")
+    (worker,) = pool(fake(model=model)).worker
+    assert (worker.alias, worker.model) == ("m\N{REPLACEMENT CHARACTER}", model)

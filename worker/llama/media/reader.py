@@ -39,7 +39,7 @@ NO_MEDIA = (
 
 def _marker(model: str) -> str:
     """Return the marker of a model, the same in all its workers: a prompt may go to any of them."""
-    name = sha256(model.encode()).hexdigest()[:32]
+    name = sha256(os.fsencode(model)).hexdigest()[:32]
     return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{name}__>"
 
 
@@ -68,7 +68,7 @@ class MediaReader:
         params.media_marker = self._marker_bytes
         library.forget_log()
         mtmd.mtmd_helper_log_set(library.on_log, None)  # by default, all goes to stderr
-        self._context = mtmd.mtmd_init_from_file(config.mmproj.encode(), model, params)
+        self._context = mtmd.mtmd_init_from_file(os.fsencode(config.mmproj), model, params)
         if not self._context:
             reason = library.last_warnings() or "is it a projector of this model?"
             raise ConfigError(f"cannot load the projector {config.mmproj}: {reason}")
