@@ -4,6 +4,7 @@
 """
 
 import os
+from pathlib import Path
 
 _MAX_BYTES = 255
 _FORBIDDEN = frozenset('/\\:*?"<>|') | frozenset("\uff0e\u2215\u2216\ufffd\ufeff")
@@ -21,6 +22,16 @@ def is_valid_filename(name: str) -> bool:
     if name[0] == " " or name[-1] in " .":
         return False
     return not any(_is_control(char) or char in _FORBIDDEN for char in name)
+
+
+def is_file(path: str | Path) -> bool:
+    """Return whether a path is a file: false where that cannot be known, as in a closed folder."""
+    return os.path.isfile(path)  # noqa: PTH113 - `Path.is_file` raises PermissionError
+
+
+def is_dir(path: str | Path) -> bool:
+    """Return whether a path is a folder, as `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def readable(path: str) -> str:

@@ -13,6 +13,7 @@ from gateway.media.fetch import Fetcher, NotFetched
 from gateway.media.files import SCHEME, read_file
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.filenames import is_dir
 
 _AT_ONCE = 16
 """Concurrent fetches, over all requests."""
@@ -28,7 +29,7 @@ class MediaLoader:
         config = config or GatewayConfig()
         self._max_bytes = config.limits.image_mib << 20
         self._folder = Path(config.media_path) if config.media_path else None
-        if self._folder is not None and not self._folder.is_dir():
+        if self._folder is not None and not is_dir(self._folder):
             raise ConfigError(f"--media-path {self._folder} is not a directory")
         allowed = Allowed(config.media_url_allow)
         self._fetcher = Fetcher(allowed, self._max_bytes, config.limits.fetch_s)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.filenames import is_file
 from protocol.process import inherited
 
 BACKLOG = 2048
@@ -108,7 +109,7 @@ def check_tls(config: GatewayConfig) -> None:
     if not config.ssl_cert_file:
         return
     for path in (config.ssl_key_file, config.ssl_cert_file):
-        if not Path(path).is_file():
+        if not is_file(path):
             raise ConfigError(f"TLS file {path} does not exist")
     import ssl  # 4 MB of memory, which the supervisor does not need for long
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.filenames import is_dir
 from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
 
@@ -99,8 +100,8 @@ def _tried(host: str, port: int) -> str:
 def directory(configured: str) -> tuple[Path, int | None, bool]:
     """Return where sockets will be, its mode if it is there, and whether it can be written."""
     path = Path(configured).expanduser().absolute() if configured else parent()
-    mode = path.stat().st_mode if path.is_dir() else None
+    mode = path.stat().st_mode if is_dir(path) else None
     there = path
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110 - as `is_dir`
         there = there.parent  # it would be made
-    return path, mode, there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    return path, mode, is_dir(there) and os.access(there, os.W_OK | os.X_OK)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from protocol.errors import ConfigError
+from protocol.filenames import is_file
 from worker.files.hub_cache import cache_folder, is_model, names_in, snapshot
 from worker.files.model_file import paths_of
 
@@ -60,7 +61,7 @@ class Repository:
     def preset(self) -> str:
         """Return the local path of the preset file that stands for the models; "" without one."""
         names = self._names()
-        if self._hub is None and self._here is not None and (self._here / _PRESET).is_file():
+        if self._hub is None and self._here is not None and is_file(self._here / _PRESET):
             return str(self._here / _PRESET)
         return self.fetch(_PRESET) if _PRESET in names else ""
 
@@ -92,7 +93,7 @@ class Repository:
     def _path(self, name: str, bar: Callable[..., Any] | None) -> str:
         if self._hub is None:
             path = self._here / name if self._here is not None else None
-            if path is None or not path.is_file():
+            if path is None or not is_file(path):
                 raise self._fault("it is not here, and the network is not used")
             return str(path)
         try:

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
+from protocol.filenames import is_dir, is_file
 from worker.files.model_file import part_name
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
@@ -47,8 +48,8 @@ def snapshot(repo: str, environ: Mapping[str, str]) -> Path | None:
     folder = cache_folder(environ) / f"models--{repo.replace('/', '--')}"
     refs = islice((folder / "refs").glob("*"), _MAX_REFS)
     for ref in sorted(refs, key=lambda path: path.name != "main"):
-        commit = _commit(ref) if ref.is_file() else ""
-        if _COMMIT.fullmatch(commit) and (folder / "snapshots" / commit).is_dir():
+        commit = _commit(ref) if is_file(ref) else ""
+        if _COMMIT.fullmatch(commit) and is_dir(folder / "snapshots" / commit):
             return folder / "snapshots" / commit
     return None
 
@@ -63,7 +64,7 @@ def names_in(folder: Path) -> list[str]:
     found: list[str] = []
     with contextlib.closing(paths_in(folder)) as paths:
         for path in islice(paths, _MAX_ENTRIES):
-            if path.suffix == ".gguf" and path.is_file() and len(found) < _MAX_FILES:
+            if path.suffix == ".gguf" and is_file(path) and len(found) < _MAX_FILES:
                 found.append(path.relative_to(folder).as_posix())
     return sorted(found)
 

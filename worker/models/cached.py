@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from protocol.filenames import is_file
 from worker.files.hub import file_of, pick_file, pick_projector
 from worker.files.hub_cache import (
     is_model,
@@ -45,7 +46,7 @@ def cached_file(repo: str, file: str, environ: Mapping[str, str]) -> str:
         path = folder / (file or pick_file(names_in(folder), tag))
     except ValueError:
         return ""
-    return str(path) if path.is_file() else ""
+    return str(path) if is_file(path) else ""
 
 
 def delete_cached(name: str, environ: Mapping[str, str]) -> None:

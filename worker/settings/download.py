@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
+from protocol.filenames import is_file
 from worker.files.hub import Repository
 
 logger = logging.getLogger("supervisor")
@@ -72,7 +73,7 @@ def located(worker: WorkerConfig) -> WorkerConfig:
     """Do the same without the network; missing files keep their address."""
     model = _model_at(worker).path if worker.model_url else None
     is_here = all(
-        path is None or path.is_file()
+        path is None or is_file(path)
         for path in (model, _projector_at(worker).path if worker.mmproj_url else None)
     )
     if is_here and not worker.hf_repo and not worker.hf_repo_draft:
@@ -100,13 +101,13 @@ def _place(flag: str, url: str, file: str) -> _Download:
     parts = urllib.parse.urlsplit(url)
     name = Path(urllib.parse.unquote(parts.path)).name
     path = Path(file).expanduser() if file else Path(_FOLDER) / name
-    if not path.is_file() and (parts.scheme not in ("http", "https") or not name):
+    if not is_file(path) and (parts.scheme not in ("http", "https") or not name):
         raise ConfigError(f"{flag} {url}: must be the http(s) address of a file")
     return _Download(flag, url, path)
 
 
 def _from_url(worker: WorkerConfig, place: _Download) -> str:
-    if place.path.is_file():
+    if is_file(place.path):
         return str(place.path)
     if worker.offline:
         raise ConfigError(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
+from protocol.filenames import is_file
 from protocol.named_file import read_named_text
 from worker.settings import ini
 from worker.settings.preset import value_of
@@ -23,7 +24,7 @@ def host_files(environ: Mapping[str, str]) -> list[Path]:
     """List the existing files; a later one takes precedence over an earlier one."""
     home = environ.get("HOME", "") or str(Path.home())
     base = environ.get("XDG_CONFIG_HOME", "") or f"{home}/.config"
-    return [path for path in (_SYSTEM, Path(base, "llama.cpp", "config.ini")) if path.is_file()]
+    return [path for path in (_SYSTEM, Path(base, "llama.cpp", "config.ini")) if is_file(path)]
 
 
 def host_settings(environ: Mapping[str, str]) -> dict[str, Any]:

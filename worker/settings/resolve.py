@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
-from protocol.filenames import readable
+from protocol.filenames import is_dir, readable
 from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
@@ -233,11 +233,11 @@ def local_endpoint(runtime_dir: str) -> str:
 def find_model(model: str, kind: str = "model", flag: str = "-m") -> str:
     """Return the absolute path of a readable GGUF file; empty is the embedded default model."""
     path = Path(model).expanduser().absolute() if model else _default_model()
-    if path.is_dir():
+    if is_dir(path):
         raise ConfigError(f"{kind} {path} is a directory: name the .gguf file in it")
-    if path.is_fifo():
-        raise ConfigError(f"{kind} {path} is a pipe: a model is mapped, so it must be a file")
     try:
+        if path.is_fifo():
+            raise ConfigError(f"{kind} {path} is a pipe: a model is mapped, so it must be a file")
         with path.open("rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
     except FileNotFoundError as error:

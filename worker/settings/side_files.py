@@ -5,6 +5,7 @@ from pathlib import Path
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.filenames import is_dir, is_file
 from protocol.scaled_file import join_scale, split_scale
 from protocol.system_prompt import load_system_prompt
 
@@ -35,7 +36,7 @@ def _folder(text: str) -> str:
     if not text:
         return ""
     path = Path(text).expanduser().absolute()
-    if not path.is_dir():
+    if not is_dir(path):
         raise ConfigError(f"slot_save_path {path} is not a directory: create it, or name another")
     return str(path)
 
@@ -45,7 +46,7 @@ def _scaled(texts: tuple[str, ...], key: str) -> tuple[str, ...]:
     for text in texts:
         file = split_scale(text)
         path = Path(file.path).expanduser().absolute()
-        if not path.is_file():
+        if not is_file(path):
             raise ConfigError(f"{key} {path} does not exist")
         found.append(join_scale(file._replace(path=str(path))))
     return tuple(found)

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from gateway.http.pages.static_file import ASK_AGAIN, FOREVER, KINDS, StaticFile
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
+from protocol.filenames import is_dir
 
 _OWN = Path(__file__).parents[2] / "static"
 _INDEX = "index.html"
@@ -126,7 +127,7 @@ def open_pages(config: GatewayConfig) -> Pages:
     if not config.static_path:
         return Pages(own, digest)
     folder = Path(config.static_path).expanduser()
-    if not folder.is_dir():
+    if not is_dir(folder):
         raise ConfigError(f"--path {folder} is not a directory")
     return Pages(own, digest, _Files(directory=folder, html=True))
 

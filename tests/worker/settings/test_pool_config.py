@@ -36,3 +36,17 @@ def test_a_file_and_a_variable_that_is_off_are_heard(
     file.write_text('[gateway]\ncors_origins = ["https://b.example"]\n')
     args += ["--config", str(file), "--agent"]
     assert "https://b.example" in CliRunner().invoke(cli.main, args).stdout
+
+
+@pytest.mark.parametrize("flag", ["-m", "--lora", "--slot-save-path", "--mmproj", "-md"])
+def test_a_path_that_cannot_be_looked_at_is_named(flag: str) -> None:
+    args = ["config", "show", flag, f"/{'x' * 300}"]  # as in a folder that is closed to this user
+    result = CliRunner().invoke(cli.main, args)
+    assert (result.exit_code, "xxx" in result.stderr) == (78, True)
+
+
+def test_a_home_that_cannot_be_looked_at_has_no_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", f"/{'x' * 300}")  # as that of root, which sudo may leave
+    assert CliRunner().invoke(cli.main, ["config", "show"]).exit_code == 0
