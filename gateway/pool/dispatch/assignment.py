@@ -77,9 +77,8 @@ class Assignment:
         self._placement.shares.assigned(task, now)
         task.assign(worker.key, worker.name, choice.reason, now)
         choice.explain(task.attempts[-1])
-        worker.take(task)
         self._n_assigned += 1
-        worker.last_used = self._n_assigned
+        worker.take(task, self._n_assigned)
         if task.spec.takes_credit:
             self._routing.assigned(task, choice)
         self._outliers.assigned(task, 0.0 if task.is_paused else choice.predicted_s)

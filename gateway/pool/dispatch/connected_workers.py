@@ -47,9 +47,7 @@ class ConnectedWorkers:
         worker = self.by_key[key]
         if worker.state is not WorkerState.LOADING:
             return False
-        worker.become(WorkerState.READY)
-        worker.card, worker.model, worker.is_held = card, card.name, is_held
-        worker.granted = granted
+        worker.open(card, is_held=is_held, granted=granted)
         if not is_held:
             self._open(worker, card)
         return not is_held
@@ -59,7 +57,7 @@ class ConnectedWorkers:
         worker = self.by_key[key]
         if not worker.is_held or worker.card is None:
             return False
-        worker.is_held = False
+        worker.admit()
         self._open(worker, worker.card)
         return True
 
@@ -81,7 +79,7 @@ class ConnectedWorkers:
         worker = self.by_key[key]
         if is_sleeping and not worker.is_sleeping:
             self._routing.emptied(key)
-        worker.is_sleeping = is_sleeping
+        worker.sleep(is_sleeping)
 
     def lost(self, key: str, now: float) -> Worker:
         """Forget a connection, and return its worker with the tasks that it had."""

@@ -40,7 +40,7 @@ class _Record:
 
 
 class OutlierDetection:
-    """The records of all workers; it alone changes `Worker.is_ejected` and `Worker.may_probe`."""
+    """The records of all workers; it alone ejects workers and lets them in."""
 
     def __init__(self, workers: dict[str, Worker]) -> None:
         self._workers = workers
@@ -64,7 +64,7 @@ class OutlierDetection:
         record = self._record(worker)
         task.expected_s = expected_s if record.n_read and not worker.is_sleeping else 0.0
         if worker.is_ejected:
-            worker.may_probe = False
+            worker.allow_probe(False)
 
     def read(self, task: Task, now: float) -> str:
         """Note the first delta of a task; return why its worker is ejected now, empty if not."""
@@ -101,10 +101,10 @@ class OutlierDetection:
         """Let ejected workers have their next probe; return those that may have one now."""
         found: list[Worker] = []
         for worker in self._workers.values():
-            if worker.is_ejected and not worker.may_probe and not worker.tasks:
-                worker.may_probe = self._record(worker).probe_at <= now
-                if worker.may_probe:
-                    found.append(worker)
+            is_idle = worker.is_ejected and not worker.may_probe and not worker.tasks
+            if is_idle and self._record(worker).probe_at <= now:
+                worker.allow_probe(True)
+                found.append(worker)
         return found
 
     def _eject_or_delay(self, worker: Worker, record: _Record, cause: str, now: float) -> str:
@@ -116,12 +116,12 @@ class OutlierDetection:
             return ""
         if not cause or not worker.is_ready or not _may_eject(worker, self._workers.values()):
             return ""
-        worker.is_ejected, worker.may_probe = True, False
+        worker.eject()
         record.n_good, record.pause_s, record.probe_at = 0, _PAUSE_S, now + _PAUSE_S
         return cause
 
     def _let_in(self, worker: Worker) -> None:
-        worker.is_ejected = worker.may_probe = False
+        worker.let_in()
         self._records[worker.key] = _Record(n_read=self._record(worker).n_read)
 
     def _record(self, worker: Worker) -> _Record:

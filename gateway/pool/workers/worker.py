@@ -31,25 +31,26 @@ Waiting = tuple[int, float]
 """How many tasks wait for a worker's credits, and since when the first of them does."""
 NOBODY: Waiting = (0, 0.0)
 
-_UNSET = object()
 _MIN_SLOTLESS = 16
 _SLOTLESS_PER_SLOT = 4
 """Tasks that need no slot (tokenize, embeddings) and that a worker may have: the larger of both."""
 
 
 class Worker:
-    """One connection of one worker."""
+    """One connection of one worker.
+
+    Each method that changes what a choice of a worker depends on calls `_changed`.
+    """
 
     __slots__ = (
-        *("changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_slotless"),
+        *("_changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_slotless"),
         *("n_leases", "name", "state", "tasks", "abandoned", "is_ejected", "may_probe"),
         *("granted", "returned", "n_others", "is_shared", "demanded"),
     )
 
-    def __init__(
-        self, key: str, name: str, model: str, changes: "dict[Worker, None] | None" = None
-    ) -> None:
-        object.__setattr__(self, "changes", changes if changes is not None else {})
+    def __init__(self, key: str, name: str, model: str, changes: "dict[Worker, None]") -> None:
+        """`changes` is the set to which it adds itself, so that `LoadOrder` ranks it again."""
+        self._changes = changes
         self.key = key
         self.name = name
         self.model = model
@@ -83,19 +84,14 @@ class Worker:
         """Whether other gateways use it too."""
         self.demanded: Waiting = NOBODY
         """The latest demand that was sent to it."""
+        self._changed()
 
-    changes: "dict[Worker, None]"
-    """The set to which it adds itself when one of its fields changes, so that `LoadOrder` ranks it
-    again."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if getattr(self, name, _UNSET) != value:
-            object.__setattr__(self, name, value)
-            self.changes[self] = None
+    def _changed(self) -> None:
+        self._changes[self] = None
 
     def leave(self) -> None:
         """Stop noting changes: it is not connected any more."""
-        object.__setattr__(self, "changes", {})
+        self._changes = {}
 
     def __repr__(self) -> str:
         return (
@@ -183,17 +179,55 @@ class Worker:
         """Whether this slot is free as far as is known; pinned tasks are not prefetched."""
         return self.has_credit and self.n_free > 0 and slot not in self.slots
 
-    def take(self, task: Task) -> None:
-        """Take the credit of a task that is assigned to it."""
+    def open(self, card: ModelCard, *, is_held: bool, granted: int) -> None:
+        """Note that it has loaded its model."""
+        self.become(WorkerState.READY)
+        self.card, self.model = card, card.name
+        self.is_held, self.granted = is_held, granted
+
+    def admit(self) -> None:
+        """Note that it is no longer held."""
+        self.is_held = False
+        self._changed()
+
+    def sleep(self, is_sleeping: bool) -> None:
+        """Note whether its model is unloaded."""
+        if is_sleeping is not self.is_sleeping:
+            self.is_sleeping = is_sleeping
+            self._changed()
+
+    def eject(self) -> None:
+        """Give it one task at a time from now on, each as a probe."""
+        self.is_ejected, self.may_probe = True, False
+        self._changed()
+
+    def let_in(self) -> None:
+        """End its ejection."""
+        self.is_ejected = self.may_probe = False
+        self._changed()
+
+    def allow_probe(self, is_allowed: bool) -> None:
+        """Note whether it may have the next probe now."""
+        self.may_probe = is_allowed
+        self._changed()
+
+    def take(self, task: Task, number: int) -> None:
+        """Take the credit of a task that is assigned to it; `number` counts all assignments."""
         self.tasks[task.task_id] = task
         self.n_leases += task.spec.takes_credit
         self.n_slotless += task.spec.is_slotless
+        self.last_used = number
+        self._changed()
 
     def release(self, task: Task) -> None:
         """Return the credit of a task that it has ended."""
         del self.tasks[task.task_id]
+        self._return_credit(task)
+
+    def _return_credit(self, task: Task) -> None:
         self.n_leases -= task.spec.takes_credit
         self.n_slotless -= task.spec.is_slotless
+        self._changed()
 
     def share(self, heartbeat: Heartbeat) -> bool:
         """Take in what it grants; return whether it changes where a waiting task may go.
@@ -201,14 +235,18 @@ class Worker:
         Another gateway that takes its last free slot does: tasks may be sent ahead then.
         """
         n_credits, n_others = self.n_credits, self.n_others
-        self.granted, self.n_others = heartbeat.granted, heartbeat.others
-        self.is_shared = heartbeat.is_shared
+        before = self.granted, self.n_others, self.is_shared
+        after = heartbeat.granted, heartbeat.others, heartbeat.is_shared
+        if after != before:  # mostly nothing has changed
+            self.granted, self.n_others, self.is_shared = after
+            self._changed()
         return self.n_credits > n_credits or self.n_others != n_others
 
     def give_back(self, n: int) -> int:
         """Return up to n credits that are not in use; tell how many."""
         n_unused = min(max(0, n), max(0, self.n_credits - self.n_leases))
         self.returned += n_unused
+        self._changed()
         return n_unused
 
     def abandon(self, task: Task) -> None:
@@ -223,11 +261,11 @@ class Worker:
         """
         task = self.abandoned.pop(TaskKey(key.id, key.attempt), None)
         if task is not None:
-            self.n_leases -= task.spec.takes_credit
-            self.n_slotless -= task.spec.is_slotless
+            self._return_credit(task)
         return task
 
     def become(self, state: WorkerState) -> None:
         """Change the state; only the transitions of `_NEXT` are possible."""
         assert state in _NEXT[self.state], f"{self!r} cannot become {state}"
         self.state = state
+        self._changed()

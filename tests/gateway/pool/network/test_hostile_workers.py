@@ -157,7 +157,7 @@ async def test_a_report_that_cannot_be_costs_the_connection(fleet: Fleet) -> Non
 
 
 def test_no_worker_is_sent_more_than_its_card_says() -> None:
-    worker = Worker("w:1:0.0", "w", "m")
+    worker = Worker("w:1:0.0", "w", "m", {})
     worker.card = CARD
     worker.share(m.Heartbeat(step=1, busy=0, granted=1000))
     assert worker.n_credits == CARD.n_slots
