@@ -27,7 +27,7 @@ from gateway.http.errors import task_error_body
 from gateway.http.protocols.choice import Protocols
 from gateway.http.protocols.http2 import Http2
 from gateway.http.protocols.inbox import AppTasks
-from gateway.http.protocols.pause import HungUp, has_hung_up, n_unsent
+from gateway.http.protocols.pause import ClientLeft, has_client_left, n_unsent
 from gateway.http.protocols.stall import StallWatch
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
@@ -215,7 +215,7 @@ class BoundedConnection(TCPServer):
                     self.protocol_send,
                     tls.selected_alpn_protocol() if tls is not None else "http/1.1",
                     send_s=send_s,
-                    has_left=lambda: self.reader.at_eof() or has_hung_up(sock),
+                    has_left=lambda: self.reader.at_eof() or has_client_left(sock),
                 )
                 await self.protocol.initiate()
                 await self.idle_task.restart(tasks, self._idle_timeout)
@@ -287,7 +287,7 @@ class BoundedConnection(TCPServer):
                 self._begin_deadline()
             try:
                 await self._handle(data)
-            except HungUp:
+            except ClientLeft:
                 break
             n_max = MAX_RECV if isinstance(self.protocol.protocol, H11Protocol) else _PIECE
         await self.protocol.handle(Closed())
@@ -299,8 +299,8 @@ class BoundedConnection(TCPServer):
         if is_http2 and len(data) > _SMALL_PIECE:
             async with connections.turns:
                 await asyncio.sleep(connections.paused_until - self.loop.time())
-            if has_hung_up(self.writer.get_extra_info("socket")):
-                raise HungUp
+            if has_client_left(self.writer.get_extra_info("socket")):
+                raise ClientLeft
         await self.protocol.handle(RawData(data))
         protocol = self.protocol.protocol
         if isinstance(protocol, Http2):

@@ -18,7 +18,7 @@ from hypercorn.asyncio.worker_context import WorkerContext
 from starlette.types import ASGIApp
 
 from gateway.http.connections import ServerConfig, connection_class
-from gateway.http.protocols.pause import has_hung_up
+from gateway.http.protocols.pause import has_client_left
 
 _CUT_S = 1.0
 """Time for connections to end after they were cut."""
@@ -88,7 +88,7 @@ class HttpServer:
                 sock, _ = listener.accept()
             except OSError:
                 return
-            if not has_hung_up(sock):
+            if not has_client_left(sock):
                 await self._open(listener, sock)
                 return
             sock.close()
@@ -114,7 +114,7 @@ class HttpServer:
         writer: asyncio.StreamWriter,
     ) -> None:
         # Of few that wait one is served: perhaps it has only ended its half of the connection.
-        if _n_waiting(listener) >= _MANY_WAIT and has_hung_up(writer.get_extra_info("socket")):
+        if _n_waiting(listener) >= _MANY_WAIT and has_client_left(writer.get_extra_info("socket")):
             writer.transport.abort()
             await self._drop_absent(listener)
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.pool.pool import Pool
 from gateway.pool.tenants.allowances import Spent, UsageHistory
-from gateway.pool.tenants.tenant_turns import TurnsElsewhere
+from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from gateway.siblings.siblings import Answer, Siblings
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class SharedLimits:
         for answer in found:
             for tenant, (requests, tokens) in answer["spent"].items():
                 self._pool.dispatcher.allowances.learn(Spent(tenant, requests, tokens))
-        self._pool.dispatcher.queue.share_turns(_elsewhere(found))
+        self._pool.dispatcher.queue.share_concurrency(_elsewhere(found))
         return found
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
@@ -118,7 +118,7 @@ class SharedLimits:
             "spent": last.spent if last is not None and not is_first else {},
             "histories": self._histories() if is_first else {},
             "has_started": self._has_started,
-            "turns": dict(self._pool.dispatcher.queue.turns.n_tasks),
+            "turns": dict(self._pool.dispatcher.queue.concurrency.n_tasks),
         }
 
     def _histories(self) -> dict[str, list[Any]]:
@@ -131,10 +131,10 @@ class SharedLimits:
             asker.note(spent)
 
 
-def _elsewhere(answers: list[Answer]) -> dict[str, TurnsElsewhere]:
-    found: dict[str, TurnsElsewhere] = {}
+def _elsewhere(answers: list[Answer]) -> dict[str, ConcurrencyElsewhere]:
+    found: dict[str, ConcurrencyElsewhere] = {}
     for answer in answers:
         for tenant, n_tasks in answer["turns"].items():
-            before = found.get(tenant, TurnsElsewhere(0, 0))
-            found[tenant] = TurnsElsewhere(before.n_tasks + n_tasks, before.n_gateways + 1)
+            before = found.get(tenant, ConcurrencyElsewhere(0, 0))
+            found[tenant] = ConcurrencyElsewhere(before.n_tasks + n_tasks, before.n_gateways + 1)
     return found

@@ -20,12 +20,12 @@ _SIOCOUTQNSD = 0x894B
 """Linux's question for the bytes that wait in the kernel and are not sent (linux/sockios.h)."""
 
 
-class HungUp(Exception):
+class ClientLeft(Exception):
     """The client has left."""
 
 
 class Pause:
-    """Stands in for Hypercorn's event; `wait` raises `HungUp`."""
+    """Stands in for Hypercorn's event; `wait` raises `ClientLeft`."""
 
     __slots__ = ("_event", "_has_left")
 
@@ -54,10 +54,10 @@ class Pause:
                     return
             except TimeoutError:
                 if self._has_left():
-                    raise HungUp from None
+                    raise ClientLeft from None
 
 
-def has_hung_up(sock: Any) -> bool:
+def has_client_left(sock: Any) -> bool:
     """Return whether the other side of a TCP connection has closed it; false where none can tell.
 
     Linux knows it, even if much of what came before waits to be read.

@@ -13,14 +13,14 @@ import zmq
 from zmq.auth.asyncio import AsyncioAuthenticator
 
 from gateway.pool.network.authorized_keys import AuthorizedKeys
-from gateway.pool.network.failed_handshakes import FailedHandshakes
-from gateway.pool.network.offences import (
+from gateway.pool.network.bad_frames import (
     BLOCKED_S,
     MAX_UNACCEPTED,
     MAX_UNREADABLE,
     WINDOW_S,
-    Offences,
+    BadFrames,
 )
+from gateway.pool.network.failed_handshakes import FailedHandshakes
 from gateway.pool.network.shared_listener import BACKLOG
 from protocol.curve import PUBLIC_SUFFIX, is_exposed, read_secret
 from protocol.endpoint import Endpoint
@@ -61,14 +61,14 @@ class PeerAccess:
         self.has_keys = bool(key_file and worker_keys)
         self.handshakes = FailedHandshakes(count_failure)
         self._keys = AuthorizedKeys(Path(worker_keys))
-        self._offences = Offences()
+        self._bad_frames = BadFrames()
         self._secret = ""
         self._zap: _Authenticator | None = None
         self._look_at = 0.0
         self._has_changed = False
 
     def __repr__(self) -> str:
-        return f"<PeerAccess {self._keys!r} {self._offences!r}>"
+        return f"<PeerAccess {self._keys!r} {self._bad_frames!r}>"
 
     def read(self) -> None:
         """Read the keys; raises `ConfigError` that names the file at fault."""
@@ -130,11 +130,11 @@ class PeerAccess:
         """Whether frames of this key are read; the key of a Unix socket is empty."""
         if not key:
             return True
-        return self._keys.get(key) is not None and not self._offences.is_blocked(key, now)
+        return self._keys.get(key) is not None and not self._bad_frames.is_blocked(key, now)
 
     def is_blocked(self, who: str, now: float) -> bool:
         """Whether a key, or without one a name, is blocked for what it has sent."""
-        return self._offences.is_blocked(who, now)
+        return self._bad_frames.is_blocked(who, now)
 
     def name_refusal(self, key: str, name: str) -> str:
         """Return why a worker with this key may not have this name; empty if it may."""
@@ -145,9 +145,9 @@ class PeerAccess:
 
     def sent_unreadable(self, who: str, now: float) -> bool:
         """Count a frame that could not be read; return whether its sender is blocked by now."""
-        if self._offences.is_blocked(who, now):
+        if self._bad_frames.is_blocked(who, now):
             return True
-        is_blocked = self._offences.count_unreadable(who, now)
+        is_blocked = self._bad_frames.count_unreadable(who, now)
         if is_blocked:
             self._tell_blocked(
                 who, f"sent {MAX_UNREADABLE} unreadable frames within {WINDOW_S:g} s"
@@ -156,9 +156,9 @@ class PeerAccess:
 
     def sent_unaccepted(self, who: str, now: float) -> bool:
         """Count a frame of a connection that was not accepted; return whether to cut it."""
-        if self._offences.is_blocked(who, now):
+        if self._bad_frames.is_blocked(who, now):
             return True
-        is_blocked = self._offences.count_unaccepted(who, now)
+        is_blocked = self._bad_frames.count_unaccepted(who, now)
         if is_blocked:
             cause = f"sent {MAX_UNACCEPTED} frames within {WINDOW_S:g} s on unaccepted connections"
             self._tell_blocked(who, cause)
@@ -166,7 +166,7 @@ class PeerAccess:
 
     def block(self, who: str, cause: str, now: float) -> None:
         """Block a peer for what it does."""
-        self._offences.block(who, now)
+        self._bad_frames.block(who, now)
         self._tell_blocked(who, cause)
 
     def _tell_blocked(self, who: str, cause: str) -> None:

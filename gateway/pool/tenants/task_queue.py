@@ -8,7 +8,7 @@ from itertools import islice
 
 from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.fair_queue import FairQueue
-from gateway.pool.tenants.tenant_turns import TenantTurns, TurnsElsewhere
+from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere, TenantConcurrency
 
 _MAX_PLACES = 1000
 """Maximum waiting tasks of a model whose places are computed: more take too long on the loop."""
@@ -27,7 +27,7 @@ class TaskQueue:
         """Tasks that any worker with a credit may run, by model, in order of arrival."""
         self._bound: dict[str, dict[int, Task]] = {}
         """Tasks that need a credit of one worker, by its name."""
-        self.turns = TenantTurns()
+        self.concurrency = TenantConcurrency()
         self.admitted: set[str] = set()
         """Models of tasks that were held and compete now; emptied when tasks are assigned."""
 
@@ -121,7 +121,7 @@ class TaskQueue:
     def push(self, task: Task) -> None:
         """Add a task; one that comes back gets its old place among its tenant's."""
         spec = task.spec
-        is_held = not self.turns.take(task)
+        is_held = not self.concurrency.take(task)
         self._queues[spec.model].push(
             spec.tenant,
             task.task_id,
@@ -148,20 +148,20 @@ class TaskQueue:
 
     def ended(self, task: Task) -> None:
         """Note that a task has ended: another one of its tenant may compete for it."""
-        if self.turns.give_back(task):
+        if self.concurrency.give_back(task):
             self.admit(task.spec.tenant)
 
     def admit(self, tenant: str) -> None:
         """Let as many held tasks of a tenant compete as its limit allows."""
-        while (found := self._first_held(tenant)) is not None and self.turns.take(found):
+        while (found := self._first_held(tenant)) is not None and self.concurrency.take(found):
             self._queues[found.spec.model].admit(tenant)
             self._compete(found)
             self.admitted.add(found.spec.model)
 
-    def share_turns(self, elsewhere: Mapping[str, TurnsElsewhere]) -> None:
+    def share_concurrency(self, elsewhere: Mapping[str, ConcurrencyElsewhere]) -> None:
         """Take in what other gateways have of tenants whose number of tasks is limited."""
-        touched = self.turns.elsewhere.keys() | elsewhere.keys()
-        self.turns.elsewhere = elsewhere
+        touched = self.concurrency.elsewhere.keys() | elsewhere.keys()
+        self.concurrency.elsewhere = elsewhere
         for tenant in touched:
             self.admit(tenant)
 

@@ -9,7 +9,7 @@ from gateway import usage_today
 from gateway.keys.api_key import KeyLimits
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
-from gateway.pool.tenants.tenant_turns import TurnsElsewhere
+from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
 from gateway.usage.entry import Tokens
@@ -84,13 +84,13 @@ async def test_answers_at_once_are_shared(tmp_path: Path) -> None:
     one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
     await one.start()
     await two.start()
-    turns = one.pool.dispatcher.queue.turns
-    turns._n_tasks["x"] = 2
+    concurrency = one.pool.dispatcher.queue.concurrency
+    concurrency._n_tasks["x"] = 2
     await two.hear()
-    assert two.pool.dispatcher.queue.turns.elsewhere == {"x": TurnsElsewhere(2, 1)}
-    del turns._n_tasks["x"]
+    assert two.pool.dispatcher.queue.concurrency.elsewhere == {"x": ConcurrencyElsewhere(2, 1)}
+    del concurrency._n_tasks["x"]
     await two.hear()
-    assert two.pool.dispatcher.queue.turns.elsewhere == {}
+    assert two.pool.dispatcher.queue.concurrency.elsewhere == {}
     one.siblings.close()
     two.siblings.close()
 

@@ -5,7 +5,7 @@ import contextlib
 
 import uvloop
 
-from gateway.http.protocols.pause import has_hung_up
+from gateway.http.protocols.pause import has_client_left
 
 
 async def states() -> list[bool]:
@@ -15,14 +15,14 @@ async def states() -> list[bool]:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         sock = writer.get_extra_info("socket")
-        found.append(has_hung_up(sock))
+        found.append(has_client_left(sock))
         writer.write(b"x")
         await reader.read()
-        found.append(has_hung_up(sock))
+        found.append(has_client_left(sock))
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-        found.append(has_hung_up(sock))
+        found.append(has_client_left(sock))
         over.set()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -10,8 +10,8 @@ import msgpack
 import pytest
 
 from gateway.pool.network import connections, router_socket, worker_connection
+from gateway.pool.network.bad_frames import BadFrames
 from gateway.pool.network.name_queue import NameQueue
-from gateway.pool.network.offences import Offences
 from gateway.pool.plausible import MAX_UNSEEN, implausible, is_answer, longest_prompt, overread
 from gateway.pool.workers.worker import Worker
 from protocol.errors import ErrorCode
@@ -376,8 +376,8 @@ def test_frames_of_a_waiting_worker_have_a_bound() -> None:
 
 
 def test_frames_of_unaccepted_connections_are_counted_by_the_minute() -> None:
-    offences = Offences()
-    assert not any(offences.count_unaccepted("a", 0.01 * n) for n in range(1999))
-    assert offences.count_unaccepted("a", 20.0)
-    assert offences.is_blocked("a", 21.0) and not offences.is_blocked("b", 21.0)
-    assert not offences.is_blocked("a", 80.1)
+    bad_frames = BadFrames()
+    assert not any(bad_frames.count_unaccepted("a", 0.01 * n) for n in range(1999))
+    assert bad_frames.count_unaccepted("a", 20.0)
+    assert bad_frames.is_blocked("a", 21.0) and not bad_frames.is_blocked("b", 21.0)
+    assert not bad_frames.is_blocked("a", 80.1)

@@ -9,7 +9,7 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tenants.allowances import DAY_S, Allowances, Spent, UsageHistory
 from gateway.pool.tenants.moving_window import MovingWindow
-from gateway.pool.tenants.tenant_turns import TurnsElsewhere
+from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, TaskKey
 from tests.gateway.dispatching import (
@@ -42,7 +42,7 @@ def test_what_exceeds_the_number_at_once_waits_and_goes_when_one_ends() -> None:
     assert pool.cancel(4, 1.0) == []
     assert places(pool.ended("a", done(2), 1.0)) == []
     assert places(pool.ended("a", done(3), 1.0)) == []
-    assert pool.queue.turns.n_tasks == {}
+    assert pool.queue.concurrency.n_tasks == {}
 
 
 def test_a_number_at_once_counts_over_all_models() -> None:
@@ -69,17 +69,17 @@ def test_a_task_that_lost_its_worker_keeps_its_turn() -> None:
     running = [key for key in ("a", "b") if pool.workers[key].tasks]
     moved = places(pool.worker_lost(running[0], 1.0))
     assert {i for i, _ in moved} <= {0, 1}
-    assert sum(pool.queue.turns.n_tasks.values()) == 2
+    assert sum(pool.queue.concurrency.n_tasks.values()) == 2
 
 
 def test_other_gateways_of_the_host_share_the_number() -> None:
     pool = dispatcher("a", n_slots=8)
     four = KeyLimits(concurrent=4)
-    pool.queue.turns.elsewhere = {"x": TurnsElsewhere(n_tasks=3, n_gateways=1)}
+    pool.queue.concurrency.elsewhere = {"x": ConcurrencyElsewhere(n_tasks=3, n_gateways=1)}
     for i in range(6):
         pool.submit(limited(i, "x", four), 0.0)
     assert len(pool.workers["a"].tasks) == 2  # never less than its share
-    pool.queue.turns.elsewhere = {}
+    pool.queue.concurrency.elsewhere = {}
     pool.queue.admit("x")
     assert len(places(pool.expire(0.1))) == 2
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gateway.pool.tasks.task import Task
 
 
-class TurnsElsewhere(NamedTuple):
+class ConcurrencyElsewhere(NamedTuple):
     """What the other gateways of the host have of one tenant."""
 
     n_tasks: int
@@ -16,16 +16,16 @@ class TurnsElsewhere(NamedTuple):
     """Gateways that have any task of it, waiting ones included."""
 
 
-class TenantTurns:
+class TenantConcurrency:
     """Counts the tasks of tenants whose limit is not 0."""
 
     def __init__(self) -> None:
         self._of_tasks: set[int] = set()
         self._n_tasks: Counter[str] = Counter()
-        self.elsewhere: Mapping[str, TurnsElsewhere] = {}
+        self.elsewhere: Mapping[str, ConcurrencyElsewhere] = {}
 
     def __repr__(self) -> str:
-        return f"<TenantTurns {dict(self._n_tasks)}>"
+        return f"<TenantConcurrency {dict(self._n_tasks)}>"
 
     @property
     def n_tasks(self) -> Mapping[str, int]:

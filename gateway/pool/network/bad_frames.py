@@ -12,12 +12,12 @@ WINDOW_S = 60.0
 BLOCKED_S = 60.0
 """Seconds for which a peer is blocked."""
 _MAX_PEERS = 1024
-"""Peers remembered; the one whose last offence is oldest is forgotten first."""
+"""Peers remembered; the one whose last bad frame is oldest is forgotten first."""
 
 _Times = OrderedDict[str, deque[float]]
 
 
-class Offences:
+class BadFrames:
     """Times of unreadable frames and of unaccepted ones, by the key or name of who sent them."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Offences:
         self._blocked_until: OrderedDict[str, float] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Offences {len(self._unreadable)} noted {len(self._blocked_until)} blocked>"
+        return f"<BadFrames {len(self._unreadable)} noted {len(self._blocked_until)} blocked>"
 
     def count_unreadable(self, who: str, now: float) -> bool:
         """Count an unreadable frame; true if its peer is now blocked."""
