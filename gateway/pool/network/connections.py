@@ -206,7 +206,7 @@ class WorkerConnections:
             return False
         if self._access.sent_unaccepted(_who(identity, key), now):
             self._observer.dropped(1)
-            self._cut(socket_of(part))
+            self._cut(self._socket_of(part))
             return False
         return not self._reception.keep(identity, part)
 
@@ -232,7 +232,7 @@ class WorkerConnections:
         if peer is not None:
             self._break(peer, "sent an unreadable frame")
         if self._access.sent_unreadable(_who(identity, key), self._now()):
-            self._cut(socket_of(part))
+            self._cut(self._socket_of(part))
 
     def _handle_hello(
         self, identity: bytes, frame: codec.Frame, part: zmq.Frame, curve: str
@@ -244,7 +244,7 @@ class WorkerConnections:
                 self._socket.send(identity, _RESET)
             return
         if self._is_aside or self._access.is_blocked(curve or hello.worker, self._now()):
-            self._cut(socket_of(part))
+            self._cut(self._socket_of(part))
             return
         if self._reception.refuses(identity, hello, curve):
             return
@@ -275,7 +275,7 @@ class WorkerConnections:
             model=hello.model,
             number=hello.connection,
             curve_key=curve,
-            socket=socket_of(part),
+            socket=self._socket_of(part),
             seen_at=now,
             moved_at=now,
             is_contested=self._reception.has_waiting,
@@ -311,6 +311,9 @@ class WorkerConnections:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
         self._lost(peer, "its connection has ended")
+
+    def _socket_of(self, part: zmq.Frame) -> PeerSocket | None:
+        return socket_of(part, self._socket.ports)
 
     def _cut(self, socket: PeerSocket | None) -> None:
         if socket is not None:

@@ -2,8 +2,9 @@
 
 ZeroMQ hides its connections, and a ROUTER cannot hang up on one peer. But each frame names the
 descriptor it came through, and shutting that down ends the connection. The descriptor may have been
-closed and given to another connection meanwhile, so it is compared with the peer of the frame and,
-at cutting, with the inode of the socket that it was.
+closed and given to another connection meanwhile, such as a client's from the same host. So it is
+compared with the peer of the frame and with the ports that workers dial, and at cutting with the
+inode of the socket that it was.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import ipaddress
 import os
 import socket
 import struct
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import zmq
@@ -56,12 +58,17 @@ def pid_of(frame: zmq.Frame) -> int:
     return int(tail) if address.startswith(_LOCAL) and tail.isdecimal() else 0
 
 
-def socket_of(frame: zmq.Frame) -> PeerSocket | None:
-    """Find the socket that a frame came through; None if it is closed already."""
+def socket_of(frame: zmq.Frame, ports: Collection[int]) -> PeerSocket | None:
+    """Find the socket that a frame came through; None if it is closed already.
+
+    `ports` are those of the tcp endpoints that workers dial.
+    """
     try:
         fd = int(frame.get(zmq.SRCFD))
         with socket.socket(fileno=os.dup(fd)) as sock:
             if _address(sock) != _normal(address_of(frame)):
+                return None
+            if sock.family != socket.AF_UNIX and sock.getsockname()[1] not in ports:
                 return None
             return PeerSocket(fd, os.fstat(sock.fileno()).st_ino)
     except (OSError, zmq.ZMQError):

@@ -46,6 +46,8 @@ class RouterSocket:
         """Descriptors of connections that have ended."""
         self._tell: asyncio.Handle | None = None
         self.has_tcp = False
+        self.ports: set[int] = set()
+        """Ports of the tcp endpoints."""
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
         self._endpoints: tuple[Endpoint, ...] = ()
@@ -116,6 +118,7 @@ class RouterSocket:
             raise ConfigError(f"bind '{endpoint.text}': {error.strerror}{hint}") from error
         if endpoint.is_tcp:
             where = socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+            self.ports.add(int(where.rpartition(":")[2]))
             logger.info("listening for workers", extra={"url": where})
 
     def close(self) -> None:
