@@ -11,6 +11,7 @@ import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from ssl import SSLError
 from typing import Any
 
@@ -94,7 +95,7 @@ class Connections:
                 return False
             oldest, _ = self._idle.popitem(last=False)
             counts.n_closed_idle += 1
-            oldest.end_idle()
+            _end_idle(oldest.loop, oldest.writer)
         counts.n_open += 1
         self._open.add(connection)
         self._idle[connection] = None
@@ -103,7 +104,7 @@ class Connections:
     def close_idle(self) -> None:
         """Close the connections that have no request."""
         for connection in list(self._idle):
-            connection.end_idle()
+            _end_idle(connection.loop, connection.writer)
 
     def retire(self) -> None:
         """End each connection with its next answer.
@@ -131,6 +132,19 @@ class Connections:
         self._idle.pop(connection, None)
         if idle:
             self._idle[connection] = None
+
+
+def _end_idle(loop: asyncio.AbstractEventLoop, writer: asyncio.StreamWriter) -> None:
+    """Close an idle connection without waiting for its client, if all is on its way to it.
+
+    TLS waits for its goodbye, too, which a client with idle connections sends when it reads again:
+    on its next request, or never.
+    """
+    transport = writer.transport
+    waits = transport.get_write_buffer_size() or n_unsent(writer.get_extra_info("socket"))
+    writer.close()
+    if not waits:
+        loop.call_later(_GOODBYE_S, transport.abort)
 
 
 class _KeepAlive:
@@ -175,9 +189,8 @@ class BoundedConnection(TCPServer):
             self.writer.write(_FULL)
             self.writer.close()
             return
-        self.idle_task: Any = _KeepAlive(
-            self.loop, self.config.keep_alive_timeout, self.writer.close
-        )
+        end = partial(_end_idle, self.loop, self.writer)
+        self.idle_task: Any = _KeepAlive(self.loop, self.config.keep_alive_timeout, end)
         self._unsent = StallWatch(self.loop, self.writer.transport, connections.send_s)
         try:
             await self._serve(connections.send_s)
@@ -247,18 +260,6 @@ class BoundedConnection(TCPServer):
                 await self.writer.drain()
             except (OSError, RuntimeError):
                 await self.protocol.handle(Closed())
-
-    def end_idle(self) -> None:
-        """Close without waiting for the client, if everything is on its way to it.
-
-        TLS waits for its goodbye, too, which a client with idle connections sends when it reads
-        again: on its next request, or never.
-        """
-        transport = self.writer.transport
-        waits = transport.get_write_buffer_size() or n_unsent(self.writer.get_extra_info("socket"))
-        self.writer.close()
-        if not waits:
-            self.loop.call_later(_GOODBYE_S, transport.abort)
 
     def retire(self) -> None:
         """End with the next answer: HTTP/1.1 says `Connection: close`, HTTP/2 sends GOAWAY."""

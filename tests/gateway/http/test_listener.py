@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway import server
 from gateway.metrics.counters import ConnectionCounts
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
@@ -131,25 +132,38 @@ async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
             assert (await client.get(f"{gateway.url}/livez")).status_code == 200
 
 
+def ask(url: str, files: dict[str, str]) -> ssl.SSLSocket:
+    """Ask once and keep the connection, without reading on."""
+    context = ssl.create_default_context(cafile=files["ssl_cert_file"])
+    connection = socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0))
+    tls = context.wrap_socket(connection, server_hostname="127.0.0.1")
+    tls.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    assert tls.recv(4096).startswith(b"HTTP/1.1 200")
+    return tls
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_an_idle_client_of_https_is_let_go_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "KEEP_ALIVE_S", 0.1)
+    files = await certified(tmp_path)
+    async with running(tmp_path, **files) as gateway:
+        client = await asyncio.to_thread(ask, gateway.url, files)
+        async with asyncio.timeout(LIMIT_S / 3):
+            await until(lambda: gateway.metrics.connections.n_open == 0)
+        client.close()
+
+
 @pytest.mark.slow
 @NEEDS_OPENSSL
 async def test_no_idle_client_of_https_is_waited_for(tmp_path: Path) -> None:
     """Such a client says goodbye only when it reads again, as a pool of connections does."""
     files = await certified(tmp_path)
-    context = ssl.create_default_context(cafile=files["ssl_cert_file"])
-
-    def ask(port: int) -> ssl.SSLSocket:
-        connection = socket.create_connection(("127.0.0.1", port))
-        tls = context.wrap_socket(connection, server_hostname="127.0.0.1")
-        tls.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert tls.recv(4096).startswith(b"HTTP/1.1 200")
-        return tls
-
     async with running(tmp_path, limits=LimitsConfig(connections=1), **files) as gateway:
-        port = httpx.URL(gateway.url).port
-        assert port is not None
-        first = await asyncio.to_thread(ask, port)
-        second = await asyncio.to_thread(ask, port)  # in place of the first, which is idle
+        first = await asyncio.to_thread(ask, gateway.url, files)
+        second = await asyncio.to_thread(ask, gateway.url, files)  # in place of the first
         async with asyncio.timeout(LIMIT_S / 3):
             await until(lambda: gateway.metrics.connections.n_open == 1)
             await gateway.server.close(grace_s=LIMIT_S)
