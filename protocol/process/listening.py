@@ -110,7 +110,7 @@ def check_tls(config: GatewayConfig) -> None:
         return
     for path in (config.ssl_key_file, config.ssl_cert_file):
         if not is_file(path):
-            raise ConfigError(f"TLS file {path} does not exist")
+            raise ConfigError(f"TLS file {path} does not exist, or is closed to this user")
     import ssl  # 4 MB of memory, which the supervisor does not need for long
 
     try:

@@ -47,7 +47,7 @@ def _scaled(texts: tuple[str, ...], key: str) -> tuple[str, ...]:
         file = split_scale(text)
         path = Path(file.path).expanduser().absolute()
         if not is_file(path):
-            raise ConfigError(f"{key} {path} does not exist")
+            raise ConfigError(f"{key} {path} does not exist, or is closed to this user")
         found.append(join_scale(file._replace(path=str(path))))
     return tuple(found)
 

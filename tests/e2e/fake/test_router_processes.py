@@ -228,7 +228,8 @@ def test_a_model_that_cannot_start_fails_its_own_request_alone(shared: Served) -
     answer = asked(served, "broken")
     assert answer.status_code == 500
     assert answer.json()["error"]["message"] == (
-        "model name=broken failed to load: lora /no/such/file does not exist"
+        "model name=broken failed to load: lora /no/such/file does not exist, "
+        "or is closed to this user"
     )
     assert states(served, "plain", "broken") == {"plain": "loaded", "broken": "unloaded"}
     assert asked(served, "plain").status_code == 200
