@@ -6,7 +6,7 @@ KEYS is a folder with `gateway.pub` and `NAME.key`. Prints what it has done, a l
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,15 +56,20 @@ class Thief:
 
     @contextmanager
     def connected(self) -> Iterator["zmq.Socket[bytes]"]:
-        """Dial; what cannot be sent within a second when the block ends is dropped."""
+        """Dial; what cannot be sent within a second when the block ends is dropped.
+
+        ZeroMQ dials no more for a socket whose key has been refused: sending would block for ever.
+        """
         self._n += 1
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.setsockopt(zmq.IDENTITY, f"{self.name}:{self._n}:0.0".encode())
             dealer.setsockopt(zmq.LINGER, 1000)
             dealer.setsockopt(zmq.SNDHWM, 0)
+            dealer.setsockopt(zmq.SNDTIMEO, 1000)
             self.prepare(dealer)
             dealer.connect(self.endpoint)
-            yield dealer
+            with suppress(zmq.Again):
+                yield dealer
 
     def hello(self, **more: Any) -> bytes:
         """Return a greeting as its first frame."""
