@@ -22,9 +22,9 @@ PROMPTS = [f"The number {word} is" for word in NUMBERS]
 def test_greedy_text_equals_llama_cpp_pythons_own(single: Served) -> None:
     from llama_cpp import Llama
 
-    llama = Llama(
-        shallow_path(), n_ctx=512, n_threads=threads(), n_threads_batch=threads(), verbose=False
-    )
+    settings = {"n_ctx": 512, "n_threads": threads(), "n_threads_batch": threads()}
+    # On the same device as ours: another one rounds otherwise.
+    llama = Llama(shallow_path(), n_gpu_layers=-1, verbose=False, **settings)
     for prompt in (STORY, "The capital of France is", "def fibonacci(n):\n"):
         theirs = llama(prompt, max_tokens=32, temperature=0)["choices"][0]["text"]
         assert single.ask(prompt, n_predict=32, cache_prompt=False).text == theirs
