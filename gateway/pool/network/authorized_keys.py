@@ -7,6 +7,7 @@ from pathlib import Path
 
 from protocol.curve import PUBLIC_SUFFIX, PublicKey, read_public
 from protocol.errors import ConfigError
+from protocol.filenames import is_file
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +76,8 @@ class AuthorizedKeys:
 
     def _read_again(self, name: str) -> PublicKey:
         path = self.folder / name
-        if path.is_fifo():  # nobody is answered while this waits for a writer
-            raise ConfigError(f"{path}: is a pipe")
+        if not is_file(path):  # nobody is answered while a pipe or a device is waited for
+            raise ConfigError(f"{path}: is no file, or is closed to this user")
         return read_public(path)
 
     def _index(self) -> None:

@@ -1,5 +1,6 @@
 """Whatever lies in the folder of keys, the keys beside it count, and nobody waits."""
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -42,3 +43,23 @@ def test_an_odd_file_neither_stops_the_loop_nor_hides_the_others(
     assert keys.refresh() and keys.get(third) is not None
     assert not keys.refresh(), "the odd file is complained of once"
     assert time.monotonic() - started_at < 10
+
+
+def test_a_file_that_may_not_be_looked_at_does_not_stop_the_refresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder that may be listed and not entered."""
+    keys = AuthorizedKeys(tmp_path)
+    keys.read()
+    key_in(tmp_path, "odd")
+    first = key_in(tmp_path, "first")
+    look = Path.stat
+
+    def stat(path: Path, **how: bool) -> os.stat_result:
+        if path.name == "odd.pub":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return look(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert keys.refresh()
+    assert keys.get(first) is not None
