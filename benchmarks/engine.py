@@ -22,13 +22,13 @@ from worker.settings.resolve import find_model
 def main() -> None:
     """Run one load and print the shares."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=find_model(""))
+    parser.add_argument("--model", default="", help="GGUF file; none is the embedded model")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--predict", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     args = parser.parse_args()
     config = WorkerConfig(
-        model=str(args.model),
+        model=str(find_model(args.model)),
         n_slots=args.slots,
         n_ctx=512 * args.slots,
         kv_unified=True,

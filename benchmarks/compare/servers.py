@@ -68,7 +68,8 @@ async def running(side: Side, binary: Path, flags: Flags) -> AsyncIterator[Serve
     port = free_port()
     environment = dict(os.environ)
     if side is Side.THEIRS:
-        environment["LD_LIBRARY_PATH"] = str(binary.parent)
+        folders = (str(binary.parent), os.environ.get("LD_LIBRARY_PATH"))
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, folders))
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
             *command(side, binary, flags, port),
