@@ -7,6 +7,8 @@ from typing import Any
 from benchmarks.gpu.kit import Kit
 from benchmarks.gpu.stages import STAGES, machine
 
+_COLUMNS = "| server | tokens/s | TTFT p50, p99 ms | ITL p99 ms |"
+
 
 def report(kit: Kit) -> str:
     """Return one line a stage, and the tables of what was measured."""
@@ -15,7 +17,7 @@ def report(kit: Kit) -> str:
     lines += [f"| {name} | {_short(one)} |" for name, one in found.items()]
     for name in ("slots", "workers"):
         if found[name]:
-            lines += ["", f"| {name} | tokens/s |", "|---|---|", *_curve(found[name])]
+            lines += ["", f"| {name} {_COLUMNS}", "|---|---|---|---|---|", *_curve(found[name])]
     return "\n".join(lines)
 
 
@@ -32,18 +34,9 @@ def _short(found: Any) -> str:
 
 
 def _curve(points: dict[str, Any]) -> Iterator[str]:
-    for count, one in points.items():
-        speeds = [value for key, value in _numbers(one) if key == "tokens_per_s"]
-        yield f"| {count} | {max(speeds, default=0):.1f} |"
-
-
-def _numbers(found: Any) -> Iterator[tuple[str, float]]:
-    """Yield every number of a nested result with its key."""
-    if isinstance(found, dict):
-        for key, one in found.items():
-            if isinstance(one, (int, float)):
-                yield key, float(one)
-            yield from _numbers(one)
-    elif isinstance(found, list):
-        for one in found:
-            yield from _numbers(one)
+    """Write a line for each server and count."""
+    for count, found in points.items():
+        for one in found["points"]:
+            ttft = f"{one['ttft_p50_ms']:.0f}, {one['ttft_p99_ms']:.0f}"
+            figures = f"{one['tokens_per_s']:.0f} | {ttft} | {one['itl_p99_ms']:.0f}"
+            yield f"| {count} | {one['setting']['side']} | {figures} |"

@@ -163,19 +163,20 @@ def _put_model(kit: Kit) -> None:
 
 
 def slots(kit: Kit) -> Found:
-    """Measure the slot curve of one worker."""
-    counts = (1, 2) if kit.is_dry else (1, 2, 4, 8, 16, 32, 64)
-    return {str(n): _point(kit, slots=n, workers=1) for n in counts}
+    """Measure the slot curve of one worker, and of llama-server if it is there."""
+    counts = (1, 2) if kit.is_dry else (1, 4, 8, 16, 32, 64)
+    beside = ("--llama-server", str(kit.llama_server)) if kit.llama_server else ()
+    return {str(n): _point(kit, n, 1, *beside) for n in counts}
 
 
 def workers(kit: Kit) -> Found:
     """Measure several workers on the same device."""
     counts = (1, 2) if kit.is_dry else (1, 2, 4)
-    n_slots = 2 if kit.is_dry else 16
-    return {str(n): _point(kit, slots=n_slots, workers=n) for n in counts}
+    n_slots = 2 if kit.is_dry else 64
+    return {str(n): _point(kit, n_slots, n) for n in counts}
 
 
-def _point(kit: Kit, *, slots: int, workers: int) -> Any:
+def _point(kit: Kit, slots: int, workers: int, *beside: str) -> Any:
     name = f"slots-{slots}-{workers}"
     out = kit.work / f"{name}.json"
     rounds = ("--rounds", "1", "--prompt", "16", "--output", "8") if kit.is_dry else ()
@@ -184,7 +185,7 @@ def _point(kit: Kit, *, slots: int, workers: int) -> Any:
     def measure() -> Any:
         argv = ("-m", "benchmarks.slots", "--model", str(model), "--json", str(out))
         size = ("--slots", str(slots), "--workers", str(workers))
-        kit.python(name, *argv, *size, *rounds, "--flag=-ngl", f"--flag={ALL_LAYERS}")
+        kit.python(name, *argv, *size, *beside, *rounds, "--flag=-ngl", f"--flag={ALL_LAYERS}")
         return json.loads(out.read_text())
 
     return kit.once(name, measure)
@@ -196,24 +197,17 @@ def compare(kit: Kit) -> Found:
         if kit.is_dry:
             return {"note": "no llama-server here"}
         raise Unfit("there is no llama-server: the stage build comes first")
-    loads = ("one-stream",) if kit.is_dry else ("one-stream", "streams", "shared-1500", "mixed")
+    loads = ("one-stream", "streams", "shared-1500", "mixed", "unary")[: 1 if kit.is_dry else 5]
     return {load: kit.once(f"compare-{load}", partial(_compared, kit, load)) for load in loads}
 
 
 def _compared(kit: Kit, load: str) -> Any:
     model = small(kit) if kit.is_dry else large(kit)
     out = kit.work / f"compare-{load}.json"
-    argv = ["-m", "benchmarks.compare", "--llama-server", str(kit.llama_server), "--model"]
-    argv += [
-        str(model),
-        "--workload",
-        load,
-        "--json",
-        str(out),
-        "--flag=-ngl",
-        f"--flag={ALL_LAYERS}",
-    ]
-    kit.python(f"compare-{load}", *argv, "--rounds", "1" if kit.is_dry else "2")
+    argv = ["-m", "benchmarks.compare", "--llama-server", str(kit.llama_server)]
+    argv += ["--model", str(model), "--workload", load, "--json", str(out)]
+    argv += ["--order", "together", "--rounds", "1" if kit.is_dry else "3"]
+    kit.python(f"compare-{load}", *argv, "--flag=-ngl", f"--flag={ALL_LAYERS}")
     return json.loads(out.read_text())
 
 

@@ -161,15 +161,22 @@ def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.Monke
         suite(kit)
 
 
+def point(side: str, tokens_per_s: float) -> dict[str, object]:
+    times = {"ttft_p50_ms": 7.1, "ttft_p99_ms": 30.0, "itl_p99_ms": 12.3}
+    return {"setting": {"side": side}, "tokens_per_s": tokens_per_s, **times}
+
+
 def test_the_report_names_every_stage(tmp_path: Path) -> None:
     kit = kit_in(tmp_path)
     kit.once("stage-parity", lambda: {"texts": 6, "equal": 6})
-    kit.once("stage-slots", lambda: {"1": [{"tokens_per_s": 10.0}], "2": [{"tokens_per_s": 19.5}]})
+    ours, theirs = point("llamapool", 19.5), point("llama-server", 18.2)
+    kit.once("stage-slots", lambda: {"2": {"points": [ours, theirs]}})
     text = report(kit)
     assert all(f"| {name} |" in text for name in STAGES)
     assert "| parity | texts 6, equal 6 |" in text
     assert "| build | not done |" in text
-    assert "| 2 | 19.5 |" in text
+    assert "| 2 | llamapool | 20 | 7, 30 | 12 |" in text
+    assert "| 2 | llama-server | 18 | 7, 30 | 12 |" in text
 
 
 @pytest.mark.model
