@@ -19,6 +19,7 @@ from protocol.config.options import table as options
 from protocol.endpoint import bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.process import logs
+from protocol.process.descriptors import descriptors
 from protocol.process.notify import Notifier
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
 from protocol.wire.schema import read
@@ -54,6 +55,7 @@ def gateway(
     """Run the gateway alone: HTTP on one side, workers dialling in on the other."""
     die_with_parent()
     try:
+        descriptors()
         pool = load_pool(path)
         if verbose:
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))

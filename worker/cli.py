@@ -25,6 +25,7 @@ from protocol.config.config import LogConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.process import logs
+from protocol.process.descriptors import descriptors
 from protocol.process.listening import Listeners, open_listeners
 from protocol.process.notify import Notifier
 from worker.host.placement import Host, Placement, grouped
@@ -165,6 +166,7 @@ def serve(config: Path | None, **values: Any) -> None:
     console = stderr_console(sys.stderr)
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms
     try:
+        descriptors()
         overrides = given(values, _SETTABLE)
         pool = read_pool_config(config, overrides)
         pool = _with_log_settings(pool, overrides, console)

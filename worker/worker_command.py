@@ -11,6 +11,7 @@ from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process import logs
+from protocol.process.descriptors import descriptors
 from protocol.process.notify import Notifier
 from worker.host.topology import read_host
 from worker.settings import resolve
@@ -39,6 +40,7 @@ def worker(
 ) -> None:
     """Run one worker, which dials a gateway."""
     try:
+        descriptors()
         overrides = given(values, ("worker", "sampling", "log"))
         pool = read_pool_config(config, overrides)
         found = _one_worker(pool, name, connect)

@@ -7,7 +7,6 @@ lacks one of them, `connection_class` logs a warning and returns Hypercorn's own
 
 import asyncio
 import logging
-import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from gateway.http.protocols.pause import ClientLeft, has_client_left, n_unsent
 from gateway.http.protocols.stall import StallWatch
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
+from protocol.process.descriptors import descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -338,13 +338,3 @@ def connection_class() -> type[TCPServer]:
         },
     )
     return TCPServer
-
-
-def descriptors() -> int:
-    """Raise the process's limit of file descriptors as far as allowed, and return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = 65_536 if hard == resource.RLIM_INFINITY else hard
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    return most if soft == resource.RLIM_INFINITY else soft
