@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from protocol.wire.facts import ModelCard, SystemPrompt
 from protocol.wire.messages import Envelope, TaskKey
-from protocol.wire.sharing import CONFIGURED, SettingsReport, Version
+from protocol.wire.sharing import CONFIGURED, SettingsReport, Version, following, is_newer
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 
 _LORA_ID, _SYSTEM_ID = -1, -2
@@ -49,13 +49,13 @@ class ModelSettings:
 
     def set_scales(self, model: str, scales: Scales) -> SetLora:
         """Set the scales of a model's adapters; return the order for its workers."""
-        version = self._next(self._scales.get(model))
+        version = following(_version(self._scales.get(model)), self._gateway)
         order = self._scales[model] = SetLora(scales=scales, version=version)
         return order
 
     def set_system_prompt(self, model: str, system: SystemPrompt) -> SetSystemPrompt:
         """Set the system prompt of a model; return the order for its workers."""
-        version = self._next(self._system.get(model))
+        version = following(_version(self._system.get(model)), self._gateway)
         order = self._system[model] = _order(system, version)
         return order
 
@@ -84,9 +84,9 @@ class ModelSettings:
         if (known := self._workers.get(key)) is None:
             return
         if isinstance(order, SetLora):
-            known.scales = max(known.scales, order.version)
+            known.scales = _newest(known.scales, order.version)
         else:
-            known.system = max(known.system, order.version)
+            known.system = _newest(known.system, order.version)
 
     def was_refused(self, key: str, order: TaskKey) -> bool:
         """Note that a worker has refused an order; false if it has none to refuse."""
@@ -100,15 +100,15 @@ class ModelSettings:
         """Take in what a worker has, if it is newer than what is known here."""
         if (known := self._workers.get(key)) is None:
             return
-        known.scales = max(known.scales, reported.scales_version)
-        known.system = max(known.system, reported.system_version)
+        known.scales = _newest(known.scales, reported.scales_version)
+        known.system = _newest(known.system, reported.system_version)
         lora = self._scales.get(known.model)
-        if reported.scales_version > (lora.version if lora is not None else CONFIGURED):
+        if is_newer(reported.scales_version, _version(lora)):
             self._scales[known.model] = SetLora(
                 scales=reported.scales, version=reported.scales_version
             )
         system = self._system.get(known.model)
-        if reported.system_version > (system.version if system is not None else CONFIGURED):
+        if is_newer(reported.system_version, _version(system)):
             self._system[known.model] = _order(reported.system, reported.system_version)
 
     def due(self) -> list[tuple[str, Envelope]]:
@@ -120,10 +120,10 @@ class ModelSettings:
     def _missing(self, known: _Known) -> list[Envelope]:
         orders: list[Envelope] = []
         lora, system = self._scales.get(known.model), self._system.get(known.model)
-        if lora is not None and lora.version > known.scales:
+        if lora is not None and is_newer(lora.version, known.scales):
             known.scales = lora.version
             orders.append(Envelope(self._key(_LORA_ID, known), lora))
-        if system is not None and system.version > known.system:
+        if system is not None and is_newer(system.version, known.system):
             known.system = system.version
             orders.append(Envelope(self._key(_SYSTEM_ID, known), system))
         return orders
@@ -133,9 +133,13 @@ class ModelSettings:
         known.ordered.add(number)
         return TaskKey(task_id, number)
 
-    def _next(self, order: SetLora | SetSystemPrompt | None) -> Version:
-        n, _ = order.version if order is not None else CONFIGURED
-        return n + 1, self._gateway
+
+def _version(order: SetLora | SetSystemPrompt | None) -> Version:
+    return order.version if order is not None else CONFIGURED
+
+
+def _newest(one: Version, other: Version) -> Version:
+    return one if is_newer(one, other) else other
 
 
 def _order(system: SystemPrompt, version: Version) -> SetSystemPrompt:

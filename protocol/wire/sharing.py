@@ -16,7 +16,21 @@ Version = tuple[int, str]
 CONFIGURED: Version = (0, "")
 """Version of the settings at a worker's start."""
 MAX_VERSIONS = 1 << 53
-"""Counts of versions are below; a gateway disconnects a worker that reports others."""
+"""Counts of versions are below; a gateway disconnects a worker that reports others. They begin
+again with 1 (RFC 1982), so that no worker can report one after which nothing newer could be set."""
+
+
+def is_newer(version: Version, other: Version) -> bool:
+    """Return whether one version replaces the other; of two different ones, one does."""
+    if version[0] == other[0] or not version[0] or not other[0]:
+        return version > other
+    n_values = MAX_VERSIONS - 1  # an odd number: there is no half
+    return (version[0] - other[0]) % n_values <= n_values // 2
+
+
+def following(version: Version, gateway: str) -> Version:
+    """Return the next version, which a gateway sets."""
+    return version[0] % (MAX_VERSIONS - 1) + 1, gateway
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

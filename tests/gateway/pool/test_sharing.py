@@ -1,14 +1,28 @@
 """A gateway that shares workers with others: credits as granted, demand, settings."""
 
+import itertools
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pool.model_settings import ModelSettings
+from gateway.pool.plausible import implausible
 from gateway.pool.workers.slot_map import ExpectedWorker, SlotMap
 from protocol.wire.facts import SystemPrompt
-from protocol.wire.messages import Heartbeat
-from protocol.wire.sharing import Demand, SettingsReport
+from protocol.wire.messages import Envelope, Heartbeat, TaskKey
+from protocol.wire.sharing import (
+    CONFIGURED,
+    MAX_VERSIONS,
+    Demand,
+    SettingsReport,
+    Version,
+    following,
+    is_newer,
+)
+from protocol.wire.side_tasks import LoraListed
 from tests.gateway.dispatching import call, card, dispatcher, done, places, task
+from worker.link.gateways.settings import WorkerSettings, impossible
 
 
 def heartbeat(granted: int, others: int = 0, *, is_shared: bool = True) -> Heartbeat:
@@ -153,7 +167,7 @@ def test_a_gateway_learns_the_newest_and_passes_it_on() -> None:
 def test_gateways_that_set_at_once_agree() -> None:
     one, other = ModelSettings("a"), ModelSettings("b")
     orders = [one.set_scales("m", ((0, 0.1),)), other.set_scales("m", ((0, 0.9),))]
-    newest = max(orders, key=lambda order: order.version)
+    (newest,) = [order for order in orders if order.version == (1, "b")]
     for settings in (one, other):
         settings.joined("w", "m")
         settings.reported("w", told(*newest.version, scale=0.9))
@@ -167,6 +181,36 @@ def test_a_setting_of_our_own_is_newer_than_what_was_learned() -> None:
     settings.joined("w", "m")
     settings.reported("w", told(7, "z", 0.5))
     assert settings.set_scales("m", ()).version == (8, "a")
+
+
+@pytest.mark.parametrize("n", [MAX_VERSIONS - 1, MAX_VERSIONS // 2, 1])
+def test_no_report_is_so_new_that_nothing_newer_can_be_set(n: int) -> None:
+    settings = ModelSettings("a")
+    settings.joined("thief", "m")
+    settings.reported("thief", told(n, "z", 0.5))
+    (order,) = settings.joined("w", "m")
+    worker = WorkerSettings()
+    for sent in (order, Envelope(TaskKey(1), settings.set_scales("m", ((0, 0.1),)))):
+        assert impossible(sent.payload) is None
+        carried_out = worker.take(sent)
+        assert carried_out == sent, "the worker takes it for the newest"
+        worker.end(sent.task, LoraListed(adapters=()))
+    known = worker.known
+    assert known is not None and not implausible(known)
+    settings.reported("w", known)
+    settings.reported("thief", told(n, "z", 0.5))
+    ((key, back),) = settings.due()
+    assert key == "thief" and back.payload.scales == ((0, 0.1),)  # type: ignore[attr-defined]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5) | st.integers(0, MAX_VERSIONS - 1), st.text())))
+def test_of_two_versions_one_is_newer(versions: list[Version]) -> None:
+    for one, other in itertools.combinations(set(versions), 2):
+        assert is_newer(one, other) is not is_newer(other, one)
+    for one in versions:
+        assert not is_newer(one, one)
+        assert is_newer(following(one, "g"), one)
+        assert one == CONFIGURED or is_newer(one, CONFIGURED)
 
 
 def test_workers_that_nobody_knows_are_ignored() -> None:

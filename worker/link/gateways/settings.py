@@ -10,7 +10,7 @@ from typing import TypeVar
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.messages import Envelope, Failed, TaskKey, TaskMessage, Terminal
-from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsReport
+from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsReport, is_newer
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 from protocol.wire.values import MAX_SCALE
 
@@ -89,10 +89,10 @@ class WorkerSettings:
         if order is None or isinstance(end, Failed):
             return False
         if isinstance(order, SetLora):
-            has_changed = self._lora.version < order.version
+            has_changed = is_newer(order.version, self._lora.version)
             self._lora = order
         else:
-            has_changed = self._system.version < order.version
+            has_changed = is_newer(order.version, self._system.version)
             self._system = order
         return has_changed
 
@@ -102,8 +102,8 @@ class WorkerSettings:
             del self._due[key]
 
     def _newest(self, order: T, held: T) -> T:
-        newest = order if order.version >= held.version else held
+        newest = held if is_newer(held.version, order.version) else order
         for setting in self._due.values():
-            if isinstance(setting, type(order)) and setting.version > newest.version:
+            if isinstance(setting, type(order)) and is_newer(setting.version, newest.version):
                 newest = setting
         return newest
