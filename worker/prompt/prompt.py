@@ -24,6 +24,7 @@ from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, S
 from worker.embedding.inputs import MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
+from worker.engine.prompt_logprobs import check_echo
 from worker.engine.resume import open_sampler, resume_task
 from worker.engine.task import EngineTask
 from worker.output.chat_parser.parser import ChatParser, Expected
@@ -173,8 +174,8 @@ class PromptReader:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         self._log(key, tokens, text)
         tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
-        if truncated and message.echo:
-            raise self._tokens.too_long(len(tokens))
+        if message.echo:
+            self._check_echo(len(tokens), message.params.n_probs, truncated=truncated)
         task = EngineTask(
             key=key,
             prompt=tokens,
@@ -188,6 +189,11 @@ class PromptReader:
             echo_from=echo_from,
         )
         return self._answered(task, chat)
+
+    def _check_echo(self, n_tokens: int, n_probs: int, *, truncated: bool) -> None:
+        if truncated:
+            raise self._tokens.too_long(n_tokens)
+        check_echo(n_tokens, n_probs)
 
     def _log(self, key: TaskKey, tokens: list[int], text: str) -> None:
         """Log the prompt, if configured."""
