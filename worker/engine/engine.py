@@ -6,7 +6,6 @@ the messages of a step leave in one call of `emit`.
 
 import logging
 import queue
-from contextlib import suppress
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
@@ -48,9 +47,6 @@ from worker.engine.task import (
 
 logger = logging.getLogger(__name__)
 
-_BLOCKED_S = 0.02
-"""Seconds between two checks for admissible tasks while every busy slot pauses."""
-
 
 class Engine:
     """Owns the slots and the backend; `run` is what the thread does.
@@ -69,6 +65,8 @@ class Engine:
         self._backend = backend
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._stopping = False
+        self._has_released = False
+        """A task has ended since waiting tasks were last admitted."""
         self.slots = [Slot(i, config.n_ctx) for i in range(config.n_slots)]
         self.counters = Counters(n_kv=backend.card.n_ctx_total, accounts=accounts or AccountTable())
         extends = config.self_extend is not None
@@ -149,14 +147,16 @@ class Engine:
         the interpreter lock, which this thread holds until then.
         """
         self._take_commands()
-        if self._jobs:
+        if self._jobs.can_do(self.slots):
             self._do_jobs()
         if self.n_waiting:
             self.tasks.admit(self.progress)
+        self._has_released = False
         if not self._stopping and self.n_running:
             self._step.run()
             for slot in self._results.finished:
                 self.tasks.release(slot)
+                self._has_released = True
             self._results.finished.clear()
             self.failure = self._step.failure
         if not self.n_running:
@@ -167,15 +167,16 @@ class Engine:
         if not self._has_work():
             self._step.pause()
             self._execute(self._commands.get())
-        elif self.n_busy and not self.n_running:
-            with suppress(queue.Empty):  # a waiting task may need a slot whose task pauses
-                self._execute(self._commands.get(timeout=_BLOCKED_S))
         while not self._commands.empty():
             self._execute(self._commands.get_nowait())
 
     def _has_work(self) -> bool:
-        """Return whether a turn has anything to do without a new command."""
-        return bool(self.n_running or self.n_waiting or self._jobs)
+        """Return whether a turn has anything to do without a new command.
+
+        Waiting tasks and jobs may need a slot whose task pauses.
+        """
+        can_admit = self._has_released and self.n_waiting > 0
+        return self.n_running > 0 or can_admit or self._jobs.can_do(self.slots)
 
     def _execute(self, command: Command) -> None:
         """Carry a command out; an exception becomes the task's terminal message, if it has one."""

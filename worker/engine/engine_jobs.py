@@ -20,8 +20,9 @@ class EngineJobs:
         self._for_slots: list[EngineJob] = []
         self._heavy: deque[EngineJob] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._for_slots or self._heavy)
+    def can_do(self, slots: Sequence[Slot]) -> bool:
+        """Return whether a job can be done now."""
+        return bool(self._heavy) or any(slots[job.slot].run is None for job in self._for_slots)
 
     def take(self, job: EngineJob) -> list[Envelope]:
         """Do a short job, or keep it for later; return the messages so far."""

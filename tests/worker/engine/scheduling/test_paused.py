@@ -1,7 +1,10 @@
 """Answers that another worker began and that pause: read at once, gone on with when told to."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Started, TaskKey
 from tests.worker.engine.test_resume import Cut, tokens_of
@@ -83,13 +86,38 @@ def test_what_waits_for_its_slot_does_not_keep_the_engine_busy() -> None:
     one = Paused(n_slots=1)
     waiting = one.rig.submit("waits")
     one.rig.engine.submit(EngineJob(TaskKey(8), lambda: Done(finish=Finish.NONE), slot=0))
-    for _ in range(3):
-        one.rig.turn()
+    one.rig.turn()
     assert one.rig.engine.n_waiting == 1
+    assert not one.rig.engine._has_work()
     one.rig.engine.submit(Unpause(one.key))
     one.rig.finish()
     assert one.rig.done(waiting).n_predicted == 8
     assert one.rig.terminals(8) == 1
+
+
+def test_a_task_gets_the_slot_of_another_one_beside_what_pauses() -> None:
+    one = Paused(n_slots=2)
+    tasks = [one.rig.submit("other") for _ in range(2)]
+    one.read()
+    assert one.rig.done(tasks[0]).finish is Finish.LIMIT
+    while one.rig.engine._has_work():
+        one.rig.turn()
+    assert one.rig.done(tasks[1]).finish is Finish.LIMIT
+
+
+def test_jobs_do_not_wait_for_what_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Paused(n_slots=1)
+    engine = one.rig.engine
+    for task_id in (8, 9):
+        engine.submit(EngineJob(TaskKey(task_id), lambda: Done(finish=Finish.NONE), is_heavy=True))
+    one.rig.turn()
+
+    def waits(**_options: float) -> None:
+        raise AssertionError("the engine waits, although it has something to do")
+
+    monkeypatch.setattr(engine, "_commands", SimpleNamespace(empty=lambda: True, get=waits))
+    one.rig.turn()
+    assert [one.rig.terminals(task_id) for task_id in (8, 9)] == [1, 1]
 
 
 def test_it_is_cancelled_like_any_other() -> None:
