@@ -38,10 +38,10 @@ from worker.engine.task import (
     Command,
     Emit,
     EngineJob,
+    ProceedWith,
     Report,
     Stop,
     Submit,
-    Unpause,
     failed,
 )
 
@@ -199,8 +199,8 @@ class Engine:
                 self.tasks.add(task, *more)
             case Abort(key):
                 self._abort(key)
-            case Unpause(key):
-                self._step.unpause(key)
+            case ProceedWith(key):
+                self._step.proceed(key)
             case AbortAll(connection):
                 self._jobs.drop_of(connection)
                 self.tasks.abort_all(connection)

@@ -74,7 +74,7 @@ class Step:
         """Note that no step follows at once, so that idle time is not counted as overhead."""
         self._last_end = self._last_decode_end = 0.0
 
-    def unpause(self, key: TaskKey) -> None:
+    def proceed(self, key: TaskKey) -> None:
         """Let a paused answer go on, now or when its tokens are read."""
         for slot in self._slots:
             run = slot.run

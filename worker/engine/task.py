@@ -101,7 +101,7 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Unpause:
+class ProceedWith:
     """Command: choose the next token of a paused answer (`PartialAnswer.pause_after_prefill`)."""
 
     key: TaskKey
@@ -150,7 +150,7 @@ class Stop:
     """Command: leave the loop; tasks that still run fail."""
 
 
-Command = Submit | Abort | AbortAll | Unpause | Announce | Report | EngineJob | Stop
+Command = Submit | Abort | AbortAll | ProceedWith | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
 

@@ -155,7 +155,7 @@ class Inbound:
             case m.Cancel():
                 self._outbound.send(self._tasks.cancel(key))
             case m.Proceed():
-                self._tasks.unpause(key)
+                self._tasks.proceed(key)
             case m.Malformed(reason=reason):
                 unreadable = TaskError(ErrorCode.INTERNAL, f"unreadable message: {reason}")
                 self._outbound.send([failed(key, unreadable)])

@@ -108,7 +108,7 @@ class Inspect(TaskMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proceed(TaskMessage):
-    """Resume a paused answer (`PartialAnswer.pause_after_prefill`); comes after its `Started`."""
+    """Go on with an answer that pauses after its prompt; comes after its `Started`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from tests.worker.served import Answer, Served, is_plausible
 from worker.engine.backend import BatchRow, Sampler
 from worker.engine.scheduling.policy import StepPolicy
 from worker.engine.slot import Slot
-from worker.engine.task import EngineTask, Submit, Unpause
+from worker.engine.task import EngineTask, ProceedWith, Submit
 from worker.llama.backend import LlamaBackend
 from worker.prompt.prompt import PromptReader
 
@@ -105,7 +105,7 @@ def asker(served: Served) -> Asker:
             found += [one for one in items if isinstance(one, Envelope) and one.task == task.key]
             last = payload_of(found[-1]) if found else None
             if isinstance(last, PromptRead) and last.is_paused:
-                served.engine.submit(Unpause(task.key))
+                served.engine.submit(ProceedWith(task.key))
         return found
 
     return Asker(PromptReader(served.backend, cuts_long=False), run)

@@ -20,9 +20,9 @@ from worker.engine.task import (
     Abort,
     AbortAll,
     EngineTask,
+    ProceedWith,
     Report,
     Submit,
-    Unpause,
     failed,
     internal_error,
 )
@@ -161,10 +161,10 @@ class Tasks:
         self._unprepare(key)
         return [cancelled(key)]
 
-    def unpause(self, key: TaskKey) -> None:
+    def proceed(self, key: TaskKey) -> None:
         """Let a paused answer go on; its `Started` has been sent."""
         if self._engine is not None and key in self.running:
-            self._engine.submit(Unpause(key))
+            self._engine.submit(ProceedWith(key))
 
     def clear(self, connection: int) -> None:
         """Forget what came over a connection: the gateway that wanted it is gone."""

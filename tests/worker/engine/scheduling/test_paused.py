@@ -10,7 +10,7 @@ from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Star
 from tests.worker.engine.test_resume import Cut, tokens_of
 from tests.worker.engines import Rig
 from worker.engine.resume import resume_task
-from worker.engine.task import Abort, AbortAll, EngineJob, Report, Submit, Unpause
+from worker.engine.task import Abort, AbortAll, EngineJob, ProceedWith, Report, Submit
 
 
 class Paused:
@@ -47,7 +47,7 @@ def test_it_is_read_and_then_waits_until_it_is_told_to_go_on() -> None:
     assert isinstance(started, Started)
     assert isinstance(told, PromptRead)
     assert started.n_reread + started.n_cached == told.n_read + told.n_cached
-    one.rig.engine.submit(Unpause(one.key))
+    one.rig.engine.submit(ProceedWith(one.key))
     one.rig.finish()
     assert list(one.partial.tokens) + one.rest == one.whole.tokens
     assert one.rig.done(77).n_predicted == one.whole.done.n_predicted
@@ -58,7 +58,7 @@ def test_one_that_is_told_while_it_reads_does_not_stop() -> None:
     rig = Rig(n_batch=16)
     rig.engine.submit(Submit(one.task))
     rig.turn()
-    rig.engine.submit(Unpause(one.key))
+    rig.engine.submit(ProceedWith(one.key))
     rig.finish()
     assert rig.done(77).n_predicted == one.whole.done.n_predicted
 
@@ -89,7 +89,7 @@ def test_what_waits_for_its_slot_does_not_keep_the_engine_busy() -> None:
     one.rig.turn()
     assert one.rig.engine.n_waiting == 1
     assert not one.rig.engine._has_work()
-    one.rig.engine.submit(Unpause(one.key))
+    one.rig.engine.submit(ProceedWith(one.key))
     one.rig.finish()
     assert one.rig.done(waiting).n_predicted == 8
     assert one.rig.terminals(8) == 1
@@ -122,7 +122,7 @@ def test_jobs_do_not_wait_for_what_pauses(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_it_is_cancelled_like_any_other() -> None:
     one = Paused()
-    one.rig.engine.submit(Unpause(TaskKey(77, 0)))  # of another attempt
+    one.rig.engine.submit(ProceedWith(TaskKey(77, 0)))  # of another attempt
     one.rig.engine.submit(Abort(one.key))
     one.rig.turn()
     assert (one.rest, one.rig.done(77).finish) == ([], Finish.CANCELLED)
@@ -138,7 +138,7 @@ def test_one_that_runs_takes_the_cells_of_one_that_pauses() -> None:
     one.read()
     assert one.rig.done(runs).finish is Finish.EOS
     assert one.rig.engine.counters.n_preempted == 1
-    one.rig.engine.submit(Unpause(one.key))
+    one.rig.engine.submit(ProceedWith(one.key))
     one.rig.finish()
     assert not isinstance(one.rig.of(77)[-1], Failed)
     assert list(one.partial.tokens) + one.rest == one.whole.tokens
