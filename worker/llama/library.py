@@ -11,9 +11,8 @@ from collections import deque
 from functools import cache
 from typing import NamedTuple
 
+import llama_cpp
 import llama_cpp.llama_cpp as lib
-
-from worker.llama import package
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +50,10 @@ def keep(level: int, text: bytes) -> None:
         _placed.append(line)
 
 
-def _listen() -> None:
-    lib.llama_log_set(on_log, None)
-
-
 @cache
 def start() -> None:
     """Initialize llama.cpp for this process; later calls do nothing."""
-    _listen()
-    package.on_full_load(_listen)  # the package sets a logger of its own
+    lib.llama_log_set(on_log, None)  # in place of the one that its package has set
     lib.llama_backend_init()
 
 
@@ -115,4 +109,4 @@ def ignored_override() -> str:
 
 def build() -> str:
     """Name the llama.cpp that runs: `b<binding version>-<llama.cpp version>`."""
-    return f"b{package.version()}-{lib.llama_version().decode()}"
+    return f"b{llama_cpp.__version__}-{lib.llama_version().decode()}"

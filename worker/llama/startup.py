@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from protocol.errors import ConfigError
-from worker.llama import package
 
 _NUMA = {"none": 0, "distribute": 1, "isolate": 2, "numactl": 3, "mirror": 4}
 _MAX_CHARS = 127
@@ -86,7 +86,9 @@ def add_rpc_servers(servers: Sequence[str]) -> None:
 
 def open_ggml(part: str = "ggml") -> ctypes.CDLL:
     """Open one of ggml's libraries beside llama.cpp; by default that with the list of backends."""
-    folder = Path(os.environ.get("LLAMA_CPP_LIB_PATH", "") or package.folder() / "lib")
+    folder = Path(
+        os.environ.get("LLAMA_CPP_LIB_PATH", "") or Path(llama_cpp.__file__).parent / "lib"
+    )
     for name in (f"lib{part}.so", f"lib{part}.dylib"):
         if (folder / name).exists():
             return ctypes.CDLL(str(folder / name))

@@ -33,41 +33,7 @@ def run(code: str) -> set[str]:
             NETWORK | BULK | {"zmq", "numpy", "worker.engine.slot", "worker.grammar.nodes"},
         ),
         ("worker.worker_command, worker.process", SUPERVISOR | NETWORK | BULK | MODEL),
-        ("worker.worker_command, worker.process, worker.llama.backend", NETWORK | BULK),
     ],
 )
 def test_processes_do_without_what_they_do_not_use(imported: str, without: set[str]) -> None:
     assert not run(f"import {imported}") & without
-
-
-def test_the_bindings_package_is_whole_for_whoever_asks() -> None:
-    modules = run(
-        "import worker.llama.library\n"
-        "import llama_cpp\n"
-        "version = llama_cpp.__version__\n"
-        "from llama_cpp import Llama\n"
-        "assert llama_cpp.__version__ == version and Llama\n"
-        "try:\n"
-        "    llama_cpp.nonsense\n"
-        "except AttributeError as error:\n"
-        "    assert 'nonsense' in str(error)\n"
-        "else:\n"
-        "    raise SystemExit('it is there')\n"
-    )
-    assert "llama_cpp.llama" in modules
-
-
-def test_what_llama_cpp_says_is_heard_although_the_whole_package_would_print_it() -> None:
-    run(
-        "from worker.llama import library\n"
-        "library.start()\n"
-        "from llama_cpp import Llama\n"
-        "import llama_cpp.llama_cpp as lib\n"
-        "library.forget_log()\n"
-        "lib.llama_model_load_from_file(b'/nowhere.gguf', lib.llama_model_default_params())\n"
-        "assert 'nowhere.gguf' in library.last_warnings(), library.last_warnings()\n"
-    )
-
-
-def test_a_package_in_use_is_left_alone() -> None:
-    assert "llama_cpp.llama" in run("import llama_cpp; import worker.llama.library")

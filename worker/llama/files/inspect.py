@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import llama_cpp
 import llama_cpp.llama_cpp as lib
 
 from protocol.config import config as configs
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.llama import library, model, package
+from worker.llama import library, model
 from worker.llama.hardware import devices as hardware
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator"}
@@ -25,7 +26,7 @@ def about_library() -> dict[str, Any]:
     """Return versions, the extensions of the CPU that are used, and the devices."""
     library.start()
     return {
-        "binding": package.version(),
+        "binding": llama_cpp.__version__,
         "llama": lib.llama_version().decode(),
         "build": library.build(),
         "report": hardware.report(),
