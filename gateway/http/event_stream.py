@@ -35,11 +35,6 @@ the next chunk, and such a client fails. A client that keeps up never meets the 
 class EventStream:
     """Writes frames to one client; `keep_alive` runs beside the writers."""
 
-    __slots__ = (
-        *("_clock", "_headers", "_opening", "_ping_interval_s", "_send", "_send_timeout_s"),
-        *("_is_direct", "_sending_since", "_writer", "_written_at", "is_open"),
-    )
-
     def __init__(
         self,
         send: Send,

@@ -16,21 +16,6 @@ TRANSITIONS: Mapping[ModelState, frozenset[ModelState]] = {
 class ManagedModel:
     """One model with its workers and requests."""
 
-    __slots__ = (
-        "exit_code",
-        "info",
-        "is_kept",
-        "is_stopping",
-        "is_unlisted",
-        "last_used",
-        "n_requests",
-        "owes_idle",
-        "progress",
-        "state",
-        "why",
-        "workers",
-    )
-
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
         self.state = ModelState.UNLOADED

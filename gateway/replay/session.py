@@ -21,11 +21,6 @@ class OffsetLost(Exception):
 class StreamSession:
     """One answer. It is over when nothing will be added; then it is whole, stopped or broken."""
 
-    __slots__ = (
-        *("_data", "_stop", "_waiters", "completed_at", "conversation_id", "head", "is_loading"),
-        *("is_whole", "key", "n_dropped", "n_readers", "started_at"),
-    )
-
     def __init__(self, key: str, conversation_id: str) -> None:
         self.key = key
         self.conversation_id = conversation_id

@@ -16,11 +16,6 @@ _PATH = 200
 class RequestRecord:
     """Written by the access layer (head and end) and by the pool (tasks)."""
 
-    __slots__ = (
-        *("number", "request_id", "method", "path", "arrived_at", "tasks", "n_unsettled"),
-        *("key", "tenant", "model", "client", "status", "duration_s", "is_over", "is_quiet"),
-    )
-
     def __init__(self, number: int, request_id: str, method: str, path: str, now: float) -> None:
         self.number = number
         """Grows with every request of this gateway."""

@@ -70,11 +70,6 @@ class Throughput:
     `model` collects the observations of all workers of the model and has none itself.
     """
 
-    __slots__ = (
-        *("prompt_per_s", "answer_per_s", "answer_tokens", "service_s"),
-        *("length_ratio", "hit_ratio"),
-    )
-
     def __init__(self, model: "Throughput | None" = None) -> None:
         # The first observation must count for the other workers as much as for its own.
         weight = 1.0 if model else 0.1

@@ -14,12 +14,6 @@ from protocol.wire.partial_answer import PartialAnswer
 class Answer:
     """The part of an answer that its stream has got. Written by the stream, for every token."""
 
-    __slots__ = (
-        *("first_at", "last_at", "n_predicted", "tokens", "n_text", "n_reasoning", "n_arguments"),
-        *("sampler_state", "seed", "n_prompt", "n_cached", "told_attempt", "is_echoed"),
-        *("prompt_s", "predicted_s", "_broken_at", "_since"),
-    )
-
     def __init__(self) -> None:
         self.first_at = 0.0
         """When the first delta came."""

@@ -84,12 +84,6 @@ class DeltaOffers:
 class TaskStream:
     """One task as its request sees it. One reader; `close` may be called from anywhere."""
 
-    __slots__ = (
-        *("_closed", "_deltas", "_ended", "_error", "_mail", "_offers", "_on_close", "_take"),
-        *("_longest_prompt", "_n_held", "_n_uncounted", "_n_writing", "_waiter"),
-        *("answer", "latencies", "request", "task"),
-    )
-
     def __init__(
         self,
         task: Task,

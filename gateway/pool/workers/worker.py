@@ -42,12 +42,6 @@ class Worker:
     Each method that changes what a choice of a worker depends on calls `_changed`.
     """
 
-    __slots__ = (
-        *("_changes", "card", "is_held", "is_sleeping", "key", "last_used", "model", "n_slotless"),
-        *("n_leases", "name", "state", "tasks", "abandoned", "is_ejected", "may_probe"),
-        *("granted", "returned", "n_others", "is_shared", "demanded"),
-    )
-
     def __init__(self, key: str, name: str, model: str, changes: "dict[Worker, None]") -> None:
         """`changes` is the set to which it adds itself, so that `LoadOrder` ranks it again."""
         self._changes = changes

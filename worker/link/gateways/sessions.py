@@ -26,11 +26,6 @@ DEFAULT_HEARTBEAT_S = 1.0
 class GatewaySession:
     """One gateway as the worker knows it."""
 
-    __slots__ = (
-        *("connection", "number", "gateway", "heartbeat_s", "known_credits"),
-        *("is_welcome", "is_open", "is_retired", "succeeds", "redial_at"),
-    )
-
     def __init__(self, connection: GatewayConnection, succeeds: int = -1) -> None:
         self.connection = connection
         self.number = connection.number
