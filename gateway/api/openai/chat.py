@@ -9,7 +9,7 @@ from gateway.api.fields.chat.conversation import ChatMedia
 from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.options import read_object
 from gateway.api.fields.structured import read_response_format
-from gateway.api.openai.chunks import ChatReply
+from gateway.api.openai.chat_reply import ChatReply
 from gateway.api.openai.functions import FIELDS, read_functions
 from gateway.api.openai.messages import read_messages
 from gateway.api.openai.tools import read_tool_use

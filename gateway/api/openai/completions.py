@@ -16,7 +16,7 @@ from gateway.api.fields.options import (
 from gateway.api.fields.params import read_params
 from gateway.api.fields.prompt import Prompt, check_infill, read_prompts
 from gateway.api.fields.structured import read_json_schema
-from gateway.api.openai.text_chunks import TextReply
+from gateway.api.openai.text_reply import TextReply
 from gateway.api.reply import RequestPlan, ResponseOptions, fan_out
 from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.openai.chunks import ChatReply
-from gateway.api.openai.text_chunks import TextReply
+from gateway.api.openai.chat_reply import ChatReply
+from gateway.api.openai.text_reply import TextReply
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.wire.facts import Timings
 from protocol.wire.messages import Delta, Finish, Progress, Started

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.api.anthropic import messages
 from gateway.api.openai.chat import plan
-from gateway.api.openai.chunks import ChatReply
+from gateway.api.openai.chat_reply import ChatReply
 from gateway.api.openai.responses import plan as responses
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.errors import InvalidRequest

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.api.openai.chat import plan
-from gateway.api.openai.chunks import ChatReply
+from gateway.api.openai.chat_reply import ChatReply
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Chat, Delta, Finish, ToolCallDelta

@@ -4,18 +4,17 @@ A chunk is a constant head, one encoded string and a constant tail: dumping an o
 costs more than all the rest of the gateway.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import orjson
 
 from gateway.api.openai.functions import function_call, function_call_piece
-from gateway.api.openai.usage import log_probs, usage, whole_answer
+from gateway.api.openai.reply import OpenAIReply, log_probs, members
 from gateway.api.reply import ResponseOptions, TaskOutcome
-from gateway.api.results.answer import FINISH_REASONS, Identity, identity
+from gateway.api.results.answer import FINISH_REASONS
 from gateway.api.results.completion import completion
-from gateway.api.results.figures import progress_fields, timings, total
-from gateway.api.sse import DONE
+from gateway.api.results.figures import progress_fields, timings
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 from protocol.wire.sampling import SamplingParams
@@ -23,19 +22,16 @@ from protocol.wire.sampling import SamplingParams
 _ROLE = b'{"role":"assistant","content":null}'
 
 
-class ChatReply:
+class ChatReply(OpenAIReply):
     """Writes the answers of OpenAI's chat API; see `gateway.api.reply.ResponseFormatter`."""
 
-    is_read_by_chunk: ClassVar[bool] = False
+    kind = "chat.completion"
 
     def __init__(
         self, card: ModelCard, params: Sequence[SamplingParams], options: ResponseOptions
     ) -> None:
-        self._card = card
-        self._params = params
-        self._options = options
-        self._identity = identity(card)
-        self._tail = _tail(self._identity)
+        super().__init__(card, params, options)
+        self._tail = members(self._fields("chat.completion.chunk", id=self._identity.id))
         self._heads = [
             b'data: {"choices":[{"finish_reason":null,"index":%d,"delta":' % i
             for i in range(len(params))
@@ -45,7 +41,6 @@ class ChatReply:
         self._has_role = [False] * len(params)
         self._has_calls = [False] * len(params)
         self._held: list[tuple[TokenProb, ...]] = [()] * len(params)
-        self._dones: dict[int, Done] = {}
 
     @property
     def id(self) -> str:
@@ -57,8 +52,8 @@ class ChatReply:
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return a role chunk with `prompt_progress`, as llama-server does."""
-        told = orjson.dumps(progress_fields(message, self._params[index]))
-        return self._chunk(index, _ROLE, extra=b"," + told[1:-1])
+        told = progress_fields(message, self._params[index])
+        return self._chunk(index, _ROLE, extra=members(told))
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the frames of what was added; an empty delta has none: no client expects ""."""
@@ -140,21 +135,6 @@ class ChatReply:
         held = self._log_probs(index, ())
         return b"".join((role, head, held, b"}]", self._tail, extra, b"}\n\n"))
 
-    def end(self) -> bytes:
-        """Return the usage, where the request asks for it, and the end mark."""
-        if not self._options.include_usage:
-            return DONE
-        return usage_chunk(self._tail, self._dones, self._params[0].n) + DONE
-
-    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
-        """Return the `chat.completion` object."""
-        dones = [outcome.done for outcome in outcomes]
-        choices = [self._choice(i, outcome) for i, outcome in enumerate(outcomes)]
-        result = whole_answer(self._identity, "chat.completion", choices, dones, self._params[0].n)
-        if self._options.verbose:
-            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
-        return result | {"timings": timings(total(dones))}
-
     def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text}
         if outcome.reasoning:
@@ -186,23 +166,3 @@ def tool_call_piece(call: ToolCallDelta) -> dict[str, Any]:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
-
-
-def usage_chunk(tail: bytes, dones_by_index: Mapping[int, Done], n: int) -> bytes:
-    """Return the chunk without choices that OpenAI's `include_usage` asks for."""
-    dones = [done for _, done in sorted(dones_by_index.items())]
-    counts = orjson.dumps(usage(dones, n))
-    times = orjson.dumps(timings(total(dones)))
-    parts = (b'data: {"choices":[]', tail, b',"usage":', counts, b',"timings":', times, b"}\n\n")
-    return b"".join(parts)
-
-
-def _tail(who: Identity) -> bytes:
-    fields = {
-        "created": who.created,
-        "id": who.id,
-        "model": who.model,
-        "system_fingerprint": who.fingerprint,
-        "object": "chat.completion.chunk",
-    }
-    return b"," + orjson.dumps(fields)[1:-1]

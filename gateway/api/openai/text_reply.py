@@ -1,31 +1,28 @@
 """The answers of /v1/completions: stream chunks and the object in one piece."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
-from gateway.api.openai.chunks import usage_chunk
-from gateway.api.openai.usage import legacy_log_probs, usage, whole_answer
+from gateway.api.openai.reply import OpenAIReply, legacy_log_probs, members, usage
 from gateway.api.reply import ResponseOptions, TaskOutcome
-from gateway.api.results.answer import FINISH_REASONS, Identity, identity
-from gateway.api.results.completion import completion
+from gateway.api.results.answer import FINISH_REASONS
 from gateway.api.results.completion_reply import CompletionReply
-from gateway.api.results.figures import progress_fields, timings, total
-from gateway.api.sse import DONE
+from gateway.api.results.figures import progress_fields, timings
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started
 from protocol.wire.sampling import SamplingParams
 
 
-class TextReply:
+class TextReply(OpenAIReply):
     """Writes OpenAI's text completions; see `gateway.api.reply.ResponseFormatter`.
 
     `echoes` has for each choice the prompt to repeat before it, None without `echo`. It is empty
     for a prompt in tokens, whose text comes with the first delta.
     """
 
-    is_read_by_chunk: ClassVar[bool] = False
+    kind = "text_completion"
 
     def __init__(
         self,
@@ -34,16 +31,13 @@ class TextReply:
         options: ResponseOptions,
         echoes: Sequence[str | None],
     ) -> None:
-        self._card = card
-        self._params = params
-        self._options = options
+        super().__init__(card, params, options)
+        self._tail = members(self._fields(self.kind))
+        self._id = members({"id": self._identity.id})
         self._native = CompletionReply(card, params)
         self._echoes = echoes
         self._unsaid = list(echoes)
-        self._identity = identity(card)
-        self._tail, self._id = _tails(self._identity)
         self._offsets = [0] * len(params)
-        self._dones: dict[int, Done] = {}
 
     def started(self, index: int, message: Started) -> None:
         """Note what only `__verbose` says of it: these chunks name no slot."""
@@ -52,8 +46,8 @@ class TextReply:
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return an empty chunk with `prompt_progress`."""
-        told = orjson.dumps(progress_fields(message, self._params[index]))
-        extra = b"," + told[1:-1] + self._verbose(self._native.progress, index, message)
+        extra = members(progress_fields(message, self._params[index]))
+        extra += self._verbose(self._native.progress, index, message)
         return self._chunk(index, b'""', extra=extra)
 
     def delta(self, index: int, message: Delta) -> bytes:
@@ -112,21 +106,6 @@ class TextReply:
         reason = b'"finish_reason":"%b"}]' % reason
         return b"".join((head, reason, self._tail, counted, self._id, extra, b"}\n\n"))
 
-    def end(self) -> bytes:
-        """Return the usage, where the request asks for it, and the end mark."""
-        if not self._options.include_usage:
-            return DONE
-        return usage_chunk(self._tail + self._id, self._dones, self._params[0].n) + DONE
-
-    def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
-        """Return the `text_completion` object."""
-        dones = [outcome.done for outcome in outcomes]
-        choices = [self._choice(i, outcome) for i, outcome in enumerate(outcomes)]
-        result = whole_answer(self._identity, "text_completion", choices, dones, self._params[0].n)
-        if self._options.verbose:
-            result["__verbose"] = completion(self._card, self._params[0], 0, outcomes[0])
-        return result | {"timings": timings(total(dones))}
-
     def _choice(self, index: int, outcome: TaskOutcome) -> dict[str, Any]:
         params = self._params[index]
         probs = None
@@ -147,13 +126,3 @@ def _echo(text: str | None, prompt: Sequence[TokenProb]) -> str:
     if text is None:
         return ""
     return text or b"".join([token.piece for token in prompt]).decode(errors="replace")
-
-
-def _tails(who: Identity) -> tuple[bytes, bytes]:
-    fields = {
-        "created": who.created,
-        "model": who.model,
-        "system_fingerprint": who.fingerprint,
-        "object": "text_completion",
-    }
-    return b"," + orjson.dumps(fields)[1:-1], b',"id":' + orjson.dumps(who.id)
