@@ -1,6 +1,6 @@
 """Where the time of an engine step goes, with all slots decoding.
 
-python -m benchmarks.engine [--slots 8] [--predict 128] [--temperature 0]
+python -m benchmarks.engine [--slots 8] [--predict 128] [--temperature 0] [--threads 2]
 """
 
 import argparse
@@ -26,13 +26,14 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--predict", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--threads", type=int, default=0, help="0 is the cores at hand")
     args = parser.parse_args()
     config = WorkerConfig(
         model=str(find_model(args.model)),
         n_slots=args.slots,
         n_ctx=512 * args.slots,
         kv_unified=True,
-        n_threads=len(os.sched_getaffinity(0)),
+        n_threads=args.threads or len(os.sched_getaffinity(0)),
     )
     os.environ.update(process_environment(config, os.environ))
     outbound = OutboundQueue()
