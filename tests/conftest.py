@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 from collections.abc import Generator, Iterator
 from functools import cache
 from typing import Any
@@ -45,6 +46,27 @@ _TOGETHER = {
     ),
 }
 """Files and folders whose tests share what is dear to start: one process runs all of them."""
+
+
+_GPUS = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES")
+"""Variables that hide a machine's GPUs from llama.cpp."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of whether the real model computes on a GPU."""
+    parser.addoption("--gpu", action="store_true", help="compute on a GPU; else GPUs are hidden")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, whose rounding gives other texts than those that the tests know."""
+    if not config.getoption("--gpu"):
+        os.environ.update(dict.fromkeys(_GPUS, ""))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip with `--gpu` what only a CPU computes to the last bit."""
+    if item.config.getoption("--gpu") and item.get_closest_marker("cpu"):
+        pytest.skip("compares with what a CPU computes")
 
 
 @pytest.hookimpl(trylast=True)

@@ -70,6 +70,8 @@ class Kit:
         env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "GGML_NO_BACKTRACE": "1"}
         paths = [str(self.site)] if self.site.exists() else []
         env["PYTHONPATH"] = os.pathsep.join([*paths, str(ROOT), env.get("PYTHONPATH", "")])
+        if not self.is_dry:
+            env["PARITY_RECORDED"] = str(self.work / "recorded")
         if (self.build / "bin").exists():
             env["LLAMA_CPP_LIB_PATH"] = env["MTMD_CPP_LIB"] = str(self.build / "bin")
             env["LD_LIBRARY_PATH"] = f"{self.build / 'bin'}:{env.get('LD_LIBRARY_PATH', '')}"

@@ -7,7 +7,6 @@ them runs in a child.
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +28,8 @@ _CMAKE = (
     "-DGGML_NATIVE=OFF",  # virtual machines name instructions (AMX) that they cannot run
 )
 ARCHITECTURE = "90"
+_NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:benchmark")
+"""Plugins that other packages may have brought, and whose warnings would be errors."""
 
 
 def install(kit: Kit) -> Found:
@@ -118,7 +119,10 @@ def kill(kit: Kit) -> Found:
 
 
 def suite(kit: Kit) -> Found:
-    """Run the tests with the real model, a file at a time; no browser is in the kit."""
+    """Run the tests with the real model, but for browsers, which are not in the kit.
+
+    They compare answers with llama-server's, which are recorded on this device first.
+    """
     marked = sorted(
         str(path.relative_to(ROOT))
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -127,23 +131,22 @@ def suite(kit: Kit) -> Found:
     if not kit.is_dry:
         _put_model(kit)
         _put_library(kit)
-    counts = {}
-    for name in marked[:1] if kit.is_dry else marked:
-        key = name.replace("/", "-").removesuffix(".py")
-        counts[name] = kit.once(f"suite-{key}", partial(_tested, kit, name, key))
-    failed = [name for name, line in counts.items() if "failed" in line or "error" in line]
-    if failed:
-        raise Unfit("tests fail: " + "; ".join(f"{name}: {counts[name]}" for name in failed))
-    return counts
-
-
-def _tested(kit: Kit, name: str, key: str) -> str:
-    argv = [sys.executable, "-m", "pytest", "-q", "-m", "model", "-p", "no:cacheprovider", name]
+        kit.once("suite-recorded", partial(_recorded, kit))
+    argv = ["-m", "pytest", "-q", "-m", "model and not alone", *_NO_PLUGINS]
+    argv += ["-n", "auto", "--maxprocesses", "12", "--dist", "loadfile"]
+    argv += marked[:1] if kit.is_dry else ["--gpu", *marked]
     try:
-        text = kit.run(argv, f"suite-{key}")
+        return {"tests": kit.python("suite", *argv).strip().splitlines()[-1]}
     except Unfit as error:
-        text = str(error)
-    return text.strip().splitlines()[-1]
+        lines = [line for line in str(error).splitlines() if line.startswith(("FAILED", "ERROR"))]
+        raise Unfit("\n".join(lines) or str(error)) from error
+
+
+def _recorded(kit: Kit) -> str:
+    """Record what the llama-server that was built answers to the cases of tests/parity."""
+    return kit.python(
+        "record", "-m", "tests.parity.record", "--llama-server", str(kit.llama_server)
+    )
 
 
 def _put_library(kit: Kit) -> None:

@@ -152,13 +152,20 @@ def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.Monke
     kit = kit_in(tmp_path)
     monkeypatch.setattr("benchmarks.gpu.stages._put_model", lambda _kit: None)
     (kit.site / "llama_cpp").mkdir(parents=True)
-    monkeypatch.setattr(
-        Kit,
-        "run",
-        lambda _self, argv, _name: "1 failed, 2 passed" if "e2e" in argv[-1] else "3 passed",
-    )
-    with pytest.raises(Unfit, match=r"tests fail: tests/e2e/\S+: 1 failed, 2 passed"):
+    ran = []
+
+    def run(_self: Kit, argv: list[str], name: str) -> str:
+        ran.append(name)
+        if name == "suite":
+            assert "--gpu" in argv
+            assert "tests/parity/test_parity.py" in argv
+            raise Unfit("suite failed (1), see log:\nFAILED a.py::b - no\n1 failed, 2 passed")
+        return "recorded"
+
+    monkeypatch.setattr(Kit, "run", run)
+    with pytest.raises(Unfit, match=r"^FAILED a.py::b - no$"):
         suite(kit)
+    assert ran == ["record", "suite"]
 
 
 def point(side: str, tokens_per_s: float) -> dict[str, object]:
@@ -181,6 +188,7 @@ def test_the_report_names_every_stage(tmp_path: Path) -> None:
 
 @pytest.mark.model
 @pytest.mark.slow
+@pytest.mark.cpu
 def test_a_dry_run_does_the_stages_on_a_cpu(tmp_path: Path) -> None:
     write_llama(kit_in(tmp_path).folder / VOCABULARY)
     found = run(tmp_path, "install", "offload", "kill", "slots", "--dry-run")

@@ -72,6 +72,7 @@ def test_native_prompt_with_marker_gives_llama_servers_text(pool: Served) -> Non
     assert answer["tokens_evaluated"] == 11
 
 
+@pytest.mark.cpu
 def test_the_seeds_image_data_gives_the_same_and_is_cached(pool: Served) -> None:
     body = {"image_data": [{"id": 4, "data": IMAGE}], "id_slot": 0}
     assert complete(pool, "Look [img-4] at it: I see", **body)["content"] == NATIVE
@@ -80,6 +81,7 @@ def test_the_seeds_image_data_gives_the_same_and_is_cached(pool: Served) -> None
     assert again["timings"]["cache_n"] == 10
 
 
+@pytest.mark.cpu
 def test_chat_with_image_url_gives_llama_servers_text(pool: Served) -> None:
     parts = [
         {"type": "text", "text": "What is"},
@@ -106,6 +108,7 @@ def test_a_count_tells_what_the_answer_will_tell(pool: Served, path: str) -> Non
     assert pool.client.post(path, json=body).json()["input_tokens"] == 38
 
 
+@pytest.mark.cpu
 def test_an_image_is_read_from_the_folder_of_files(pool: Served) -> None:
     image = {"type": "image_url", "image_url": {"url": "file://pictures/small.png"}}
     parts = [{"type": "text", "text": "What is"}, image, {"type": "text", "text": "this?"}]

@@ -26,6 +26,7 @@ def resident_mib(pid: int) -> int:
 
 
 @pytest.mark.model
+@pytest.mark.cpu
 def test_a_sleeping_worker_gives_its_memory_back_and_answers_as_before(serve: Serve) -> None:
     served = serve({"name": "a", **SETTINGS}).wait_until_ready()
     pid = served.pid_of("a")

@@ -61,8 +61,9 @@ def running(command: list[str]) -> Iterator[httpx.Client]:
     """
     port = free_port()
     command = [*command, *["-fa", "off", "--cache-ram", "0", "--port"], str(port)]
+    folders = (str(Path(command[0]).parent), os.environ.get("LD_LIBRARY_PATH"))
     env = os.environ | {
-        "LD_LIBRARY_PATH": str(Path(command[0]).parent),
+        "LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders)),
         "OMP_WAIT_POLICY": "passive",
     }
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)

@@ -4,6 +4,7 @@ A value that fits into a line stands on one, and keys are in order.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from tests.parity.cases import Case
 from tests.parity.report import area_of
 from tests.parity.setups import SETUPS
 
-FOLDER = Path(__file__).parent / "recorded"
+FOLDER = Path(os.environ.get("PARITY_RECORDED") or Path(__file__).parent / "recorded")
+"""A CPU's answers; a GPU rounds differently, so its texts need a recording of their own."""
 WIDTH = 120
 Answers = dict[str, dict[str, Any]]
 
@@ -32,6 +34,7 @@ def write(answers: Mapping[str, Any]) -> None:
     files: dict[Path, dict[str, Any]] = {}
     for case in (case for setup in SETUPS.values() for case in setup.cases):
         files.setdefault(_file(case), {})[case.name] = answers[case.name]
+    FOLDER.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         path.write_text(re.sub(models, "MODEL", pretty(content)) + "\n", encoding="utf-8")
 

@@ -38,8 +38,9 @@ _WORTH = ("avx2", "fma", "f16c", "avx512", "avx512_vnni", "avx_vnni", "amx_int8"
 
 
 def features(system_info: str) -> frozenset[str]:
-    """Read what a build uses from `llama_print_system_info`."""
-    found = re.findall(r"(\w+) = (\d+)", system_info)
+    """Read what a build uses of the CPU, the last part of `llama_print_system_info`."""
+    _, _, of_cpu = system_info.rpartition("CPU : ")
+    found = re.findall(r"(\w+) = (\d+)", of_cpu)
     return frozenset(name.lower() for name, value in found if value != "0")
 
 

@@ -153,6 +153,7 @@ def test_a_directory_that_will_be_made_is_judged_by_its_parent(tmp_path: Path) -
 
 
 @pytest.mark.model
+@pytest.mark.cpu
 def test_a_model_is_loaded_and_computed_with(tmp_path: Path) -> None:
     case = opened(PoolConfig(), "", tmp_path, DoctorOptions(limit_s=60.0))
     found = [finding for finding in examine(case) if finding.name == "load"]

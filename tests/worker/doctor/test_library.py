@@ -18,6 +18,7 @@ BUILT = frozenset({"sse3", "ssse3", "avx", "avx2", "f16c", "fma", "bmi2"})
 
 def test_the_builds_extensions_are_read() -> None:
     assert features(INFO) == {"sse3", "avx", "avx2", "fma", "openmp", "repack"}
+    assert features("CUDA : ARCHS = 900 | USE_GRAPHS = 1 | " + INFO) == features(INFO)
 
 
 def test_flags_are_those_of_the_first_cpu() -> None:

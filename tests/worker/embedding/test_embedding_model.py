@@ -59,6 +59,7 @@ def test_vectors_are_those_of_llama_cpp_python() -> None:
         pooling_type=1,
         n_ctx=512,
         n_threads=threads(),
+        n_gpu_layers=-1,
         verbose=False,
     )
     wanted = [np.array(reference.embed(text, normalize=True)) for text in TEXTS]
@@ -78,6 +79,7 @@ SAID_BY_LLAMA_SERVER = {
 
 
 @pytest.mark.parametrize("kind", SAID_BY_LLAMA_SERVER)
+@pytest.mark.cpu
 def test_adapters_and_control_vectors_reach_the_embeddings(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "adapter.gguf"
     write = write_control_vector if kind == "control_vector" else write_lora
@@ -112,6 +114,7 @@ def test_generation_goes_on_undisturbed_beside_embeddings() -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "none"])
+@pytest.mark.cpu
 def test_an_encoder_pools_as_told(tmp_path: Path, pooling: str) -> None:
     path = write_bert(tmp_path / "bert.gguf", pooling="mean")
     with loaded(path, pooling=pooling) as (backend, embedder):
@@ -197,6 +200,7 @@ def test_the_second_context_can_be_filled_again_and_again(tmp_path: Path) -> Non
             assert len(embedder.embed(pieces)) == embedder.n_seq == 64
 
 
+@pytest.mark.cpu
 def test_a_reranker_scores_each_pair_alike_alone_and_in_company(tmp_path: Path) -> None:
     path = write_bert(tmp_path / "rank.gguf", pooling="rank", is_reranker=True)
     documents = ["a cat", "dogs and cats", "nothing"]

@@ -55,6 +55,7 @@ STEERED_BY_LLAMA_SERVER = (
 """Beside the adapter, the control vector with scale 0.7 on layers 5 to 20."""
 
 
+@pytest.mark.cpu
 def test_texts_are_llama_servers_own(tmp_path: Path) -> None:
     write_lora(tmp_path / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.05)
     write_control_vector(tmp_path / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.5)

@@ -196,7 +196,8 @@ def test_what_the_grammar_does_not_allow_is_refused(
 
 
 IN_ONE_ENGINE = (
-    *("greedy", "seeded", "no seed", "xtc", "mirostat 2", "grammar and mirostat", "dry"),
+    *("greedy", "seeded", "no seed", "xtc", "mirostat 2", "dry"),
+    pytest.param("grammar and mirostat", marks=pytest.mark.cpu),  # a GPU's text is too short
     *("probabilities", "on the device", "not streamed", "indentation"),
 )
 

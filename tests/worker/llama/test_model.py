@@ -39,6 +39,7 @@ def test_eight_streams_at_once_each_continue_their_own_prompt(
         is_plausible(single, prompt, answer)
 
 
+@pytest.mark.cpu
 def test_a_cached_prefix_gives_the_same_text_as_reading_it_again(single: Served) -> None:
     """Two tokens or more are read on top; a lone token takes llama.cpp's one-row kernels."""
     prefix = STORY + " a very old house at the end of the street, and in it lived"

@@ -60,6 +60,7 @@ def test_a_saved_slot_restored_into_another_goes_on_as_before(
     is_plausible(single, STORY + " a witch who", answer)
 
 
+@pytest.mark.cpu
 def test_a_saved_slot_outlives_its_worker(folder: Path) -> None:
     with serving(1, slot_save_path=str(folder)) as worker:
         expected = worker.ask(STORY + " a witch who", cache_prompt=False).text

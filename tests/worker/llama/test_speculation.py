@@ -58,6 +58,7 @@ def drafting(draft_model: str) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 0.4, "seed": 5}], ids=str)
+@pytest.mark.cpu
 def test_a_text_with_lookup_is_the_text_without(
     single: Served, lookup: Served, params: dict[str, Any]
 ) -> None:
