@@ -13,8 +13,9 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache.cache import n_sequences
-from worker.files.gguf_header import read_header
+from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
+from worker.host.topology import usable_memory
 from worker.host.weights import maps
 from worker.llama import library, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
@@ -99,8 +100,9 @@ def load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         return _load(config, on_progress)
     except _Short as error:
         fault = error
-    n_layer = int(read_header(Path(config.model)).of_model("block_count") or 0)
-    for smaller in fewer_layers(config, n_layer):
+    header = read_header(Path(config.model))
+    n_layer = int(header.of_model("block_count") or 0)
+    for smaller in fewer_layers(config, n_layer, _plain_cache(header, config), usable_memory()):
         logger.warning(
             "model does not fit",
             extra={
@@ -114,6 +116,11 @@ def load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         except _Short as error:
             fault = error
     raise fault
+
+
+def _plain_cache(header: Header, config: WorkerConfig) -> int:
+    """Return the bytes of the KV cache; 0 if sliding windows make it smaller than is known."""
+    return 0 if header.of_model("attention.sliding_window") else cache_bytes(header, config)
 
 
 class _Short(ConfigError):

@@ -165,9 +165,17 @@ def test_a_context_shrinks_only_where_none_was_asked_for() -> None:
 def test_layers_leave_the_gpu_only_where_nobody_counted_them() -> None:
     from worker.llama.hardware.fit import fewer_layers
 
-    assert [one.n_gpu_layers for one in fewer_layers(WorkerConfig(), 32)] == [24, 16, 8, 0]
-    assert not list(fewer_layers(WorkerConfig(n_gpu_layers=10), 32))
-    assert not list(fewer_layers(WorkerConfig(fit=False), 32))
+    assert [one.n_gpu_layers for one in fewer_layers(WorkerConfig(), 32, 0, 0)] == [24, 16, 8, 0]
+    assert not list(fewer_layers(WorkerConfig(n_gpu_layers=10), 32, 0, 0))
+    assert not list(fewer_layers(WorkerConfig(fit=False), 32, 0, 0))
+
+
+def test_layers_leave_the_gpu_only_if_their_cache_fits_into_the_hosts_memory() -> None:
+    from worker.llama.hardware.fit import fewer_layers
+
+    found = fewer_layers(WorkerConfig(), 32, cache_bytes=100, free_bytes=50)
+    assert [one.n_gpu_layers for one in found] == [24, 16]
+    assert not list(fewer_layers(WorkerConfig(), 32, cache_bytes=100, free_bytes=20))
 
 
 def test_a_device_must_keep_its_margin() -> None:

@@ -15,11 +15,18 @@ _WORDS = ("alloc", "out of memory", "memory buffer")
 """Texts in llama.cpp's messages about failed allocations."""
 
 
-def fewer_layers(config: WorkerConfig, n_layer: int) -> Iterator[WorkerConfig]:
-    """Yield the configuration with fewer and fewer layers on the GPU; none if set explicitly."""
+def fewer_layers(
+    config: WorkerConfig, n_layer: int, cache_bytes: int, free_bytes: int
+) -> Iterator[WorkerConfig]:
+    """Yield the configuration with fewer and fewer layers on the GPU; none if set explicitly.
+
+    The other layers' part of the KV cache, of `cache_bytes` in all, must fit into the host's
+    `free_bytes`: the system grants more, and kills processes when llama.cpp writes zeros into it.
+    """
     if config.fit and config.n_gpu_layers < 0:
         for share in _SHARES:
-            yield replace(config, n_gpu_layers=int(n_layer * share))
+            if cache_bytes * (1 - share) <= free_bytes:
+                yield replace(config, n_gpu_layers=int(n_layer * share))
 
 
 def smaller_contexts(config: WorkerConfig, n_ctx_train: int) -> Iterator[WorkerConfig]:
