@@ -1,6 +1,7 @@
 """Frames that no worker of ours sends, from a peer that may open the workers' socket."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,9 @@ import msgpack
 import zmq
 
 from protocol import WIRE_VERSION
+
+_AT_ONCE = 8
+"""Connections at a time, each after others of its name: most only wait for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,33 +26,36 @@ class WireCase:
 
 def wire_cases(worker: str) -> list[WireCase]:
     """Return connections of strangers, and of some that take the name of a living worker."""
-    stranger = b"stranger:1:0"
-    hello = _hello("stranger", 1)
-    cases = [WireCase(name, stranger, [[data]]) for name, data in _frames().items()]
-    cases += [
-        WireCase(f"{name}, after a greeting", stranger, [[_frame(0, hello)], [data]])
-        for name, data in _frames().items()
-    ]
-    cases += [
-        WireCase("no identity of ours", b"\xff\0\xfe", [[_frame(0, hello)]]),
-        WireCase("another's identity", b"other:1:0", [[_frame(0, hello)]]),
-        WireCase("many parts", stranger, [[_frame(0, hello), b"x", b"y"] * 50]),
-        WireCase("a name that lives", f"{worker}:1:0".encode(), [[_frame(0, _hello(worker, 1))]]),
-        WireCase("a long name", b"n" * 200, [[_frame(0, _hello("n" * 1_000_000, 1))]]),
-        WireCase("a forged name", b"a\nb:1:0", [[_frame(0, _hello("a\nERROR forged", 1))]]),
-        WireCase("another version", stranger, [[_frame(0, _hello("stranger", 1, version=99))]]),
-        WireCase("a skipped frame", stranger, [[_frame(0, hello)], [_frame(7, ("ping", {}))]]),
-        WireCase(
-            "2,000 frames", stranger, [[_frame(0, hello)]] + [[_frame(1, ("ping", {}))]] * 2000
-        ),
-    ]
+    cases: list[WireCase] = []
+
+    def name() -> str:
+        return f"stranger{len(cases) % _AT_ONCE}"
+
+    def hello(*more: Any, version: int = WIRE_VERSION) -> bytes:
+        return _frame(0, _hello(name(), version=version), *more)
+
+    def add(label: str, *sent: Sequence[bytes], identity: bytes = b"") -> None:
+        cases.append(WireCase(label, identity or f"{name()}:1:0".encode(), sent))
+
+    for label, data in _frames().items():
+        add(label, [data])
+        add(f"{label}, after a greeting", [hello()], [data])
+    add("no identity of ours", [hello()], identity=b"\xff\0\xfe")
+    add("another's identity", [hello()], identity=b"other:1:0")
+    add("many parts", [hello(), b"x", b"y"] * 50)
+    add("a name that lives", [_frame(0, _hello(worker))], identity=f"{worker}:1:0".encode())
+    add("a long name", [_frame(0, _hello("n" * 1_000_000))], identity=b"n" * 200)
+    add("a forged name", [_frame(0, _hello("a\nERROR forged"))], identity=b"a\nb:1:0")
+    add("another version", [hello(version=99)])
+    add("a skipped frame", [hello()], [_frame(7, ("ping", {}))])
+    add("2,000 frames", [hello()], *[[_frame(1, ("ping", {}))]] * 2000)
     for item in _MESSAGES:
-        cases.append(WireCase(f"{item[0]} of nobody", stranger, [[_frame(0, hello, item)]]))
+        add(f"{item[0]} of nobody", [hello(item)])
     return cases
 
 
-def _hello(name: str, epoch: int, version: int = WIRE_VERSION) -> tuple[str, dict[str, Any]]:
-    fields = {"worker": name, "epoch": epoch, "pid": 1, "model": "m", "wire_version": version}
+def _hello(name: str, version: int = WIRE_VERSION) -> tuple[str, dict[str, Any]]:
+    fields = {"worker": name, "epoch": 1, "pid": 1, "model": "m", "wire_version": version}
     return ("hello", fields)
 
 
@@ -119,17 +126,20 @@ def attack_wire(
     `prepare` sets further options of each socket, such as keys.
     """
     cases = wire_cases(worker)
-    with zmq.Context() as context:
-        for case in cases:
-            dealer = context.socket(zmq.DEALER)
-            dealer.setsockopt(zmq.IDENTITY, case.identity)
-            dealer.setsockopt(zmq.LINGER, 500)
-            dealer.setsockopt(zmq.SNDTIMEO, 1000)
-            prepare(dealer)
-            dealer.connect(endpoint)
-            with suppress(zmq.Again):  # nothing dials for a socket whose key has been refused
-                for parts in case.sent:
-                    dealer.send_multipart(list(parts))
-                dealer.poll(50)  # an answer, if there is one, is for reading only
-            dealer.close()
+
+    def send(first: int) -> None:
+        for case in cases[first::_AT_ONCE]:
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.setsockopt(zmq.IDENTITY, case.identity)
+                dealer.setsockopt(zmq.LINGER, 500)
+                dealer.setsockopt(zmq.SNDTIMEO, 1000)
+                prepare(dealer)
+                dealer.connect(endpoint)
+                with suppress(zmq.Again):  # nothing dials for a socket whose key has been refused
+                    for parts in case.sent:
+                        dealer.send_multipart(list(parts))
+                    dealer.poll(50)  # an answer, if there is one, is for reading only
+
+    with zmq.Context() as context, ThreadPoolExecutor(_AT_ONCE) as threads:
+        list(threads.map(send, range(_AT_ONCE)))
     return len(cases)
