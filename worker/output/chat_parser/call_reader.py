@@ -112,7 +112,7 @@ class CallReader:
             if self._writes == self._tools.content:
                 self._decode()
             return
-        if self._walk.is_in_string and char < " ":
+        if char < " " and self._walk.is_in_string:
             char = json.dumps(char)[1:-1]  # a raw line break in a string, as models write it
         self._put(char)
 

@@ -148,6 +148,12 @@ class JsonWalk:
 
     def _string(self, char: str) -> None:
         self._text.append(char)
+        if self._state is _WalkState.STRING:
+            if char == '"':
+                self._end_string()
+            elif char == "\\":
+                self._state = _WalkState.ESCAPE
+            return
         match self._state:
             case _WalkState.ESCAPE if char == "u":
                 self._state, self._n_hex = _WalkState.UNICODE, 0
@@ -157,12 +163,6 @@ class JsonWalk:
                 self._n_hex += 1
                 if self._n_hex == _N_HEX:
                     self._state = _WalkState.STRING
-            case _WalkState.STRING if char == "\\":
-                self._state = _WalkState.ESCAPE
-            case _WalkState.STRING if char == '"':
-                self._end_string()
-            case _WalkState.STRING:
-                pass
             case _:
                 raise MalformedJson
 

@@ -238,15 +238,17 @@ class ChatParser:
     def _read_call(self) -> bool:
         assert self._reader is not None
         reader = self._reader
+        is_open = reader.is_open
         for i, char in enumerate(self._text):
-            was_open, was_writing = reader.is_open, reader.is_writing
+            was_open, was_writing = is_open, reader.is_writing
             try:
                 reader.push(char)
             except MalformedJson:
                 self._text = self._text[i:]
                 self._give_up(was_open=was_open, was_writing=was_writing)
                 return True
-            if was_open or reader.is_open:
+            is_open = reader.is_open
+            if was_open or is_open:
                 self._held.clear()
             else:
                 self._held.append(char)

@@ -49,7 +49,8 @@ class Sink:
     def open_call(self, name: str) -> None:
         """Begin the next call."""
         self._index += 1
-        call_id = "".join(secrets.choice(_ALPHABET) for _ in range(self._id_length))
+        some = secrets.token_bytes(self._id_length)
+        call_id = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in some)
         self._calls.append((self._index, call_id, name, []))
 
     def arguments(self, text: str) -> None:
