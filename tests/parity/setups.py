@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.cores import threads
-from tests.models.shallow import shallow_path
+from tests.models.shallow import exact_path
 from tests.parity.cases import CASES, Case
 from tests.parity.chats import CHATS
 from tests.parity.options import CONSTANT, NO_JINJA, TOLD, VARIABLES
@@ -25,7 +25,7 @@ class Setup:
     @property
     def model(self) -> str:
         """The model's file."""
-        return shallow_path() if self.is_shallow else find_model("")
+        return exact_path() if self.is_shallow else find_model("")
 
 
 _PLAIN = ("-a", "smol", "-np", "1", "-c", "2048", "-t", str(threads()), "--metrics")

@@ -9,7 +9,7 @@ import pytest
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.llama import write_llama
-from tests.models.shallow import shallow_path
+from tests.models.shallow import exact_path
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
 from worker.drafting import open_drafter
@@ -31,15 +31,9 @@ STORYTELLING: tuple[dict[str, Any], ...] = (
 
 
 @pytest.fixture(scope="module")
-def draft_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The shallow model with coarser weights: the same words, other opinions."""
-    import llama_cpp.llama_cpp as lib
-
-    path = tmp_path_factory.mktemp("draft") / "draft-q4_0.gguf"
-    params = lib.llama_model_quantize_default_params()
-    params.ftype, params.allow_requantize, params.nthread = 2, True, 2
-    assert lib.llama_model_quantize(shallow_path().encode(), str(path).encode(), params) == 0
-    return str(path)
+def draft_model() -> str:
+    """The shallow model with finer weights: the same words, other opinions."""
+    return exact_path()
 
 
 @pytest.fixture(scope="module")
