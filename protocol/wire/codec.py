@@ -37,7 +37,7 @@ MAX_MESSAGES = 16 * 1024
 """Messages of one frame: reading as many takes 0.1 s, and no engine step has a tenth of them."""
 _LARGE = 1024 * 1024
 """Values of larger frames are counted while they are read: a byte may become 70 in memory."""
-MAX_VALUES = 32 * 1024 * 1024
+MAX_VALUES = 16 * 1024 * 1024
 """Values of one frame; a list or a map counts as many more (`_LIST_COST`)."""
 _LONGEST_LIST = 16 * 1024 * 1024
 _LIST_COST = 8

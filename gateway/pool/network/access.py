@@ -15,6 +15,7 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from gateway.pool.network.authorized_keys import AuthorizedKeys
 from gateway.pool.network.bad_frames import (
     BLOCKED_S,
+    MAX_SLOW_S,
     MAX_UNACCEPTED,
     MAX_UNREADABLE,
     WINDOW_S,
@@ -162,6 +163,13 @@ class PeerAccess:
         if is_blocked:
             cause = f"sent {MAX_UNACCEPTED} frames within {WINDOW_S:g} s on unaccepted connections"
             self._tell_blocked(who, cause)
+        return is_blocked
+
+    def sent_slow(self, who: str, seconds: float, now: float) -> bool:
+        """Count the time that reading a frame has taken; return whether its sender is blocked."""
+        is_blocked = self._bad_frames.count_slow(who, seconds, now)
+        if is_blocked:
+            self._tell_blocked(who, f"its frames took more than {MAX_SLOW_S:g} s to read")
         return is_blocked
 
     def block(self, who: str, cause: str, now: float) -> None:

@@ -1,4 +1,4 @@
-"""Blocks peers that send unreadable frames, or too many on unaccepted connections. Pure."""
+"""Blocks peers that send frames that are unreadable, slow to read or unaccepted. Pure."""
 
 from collections import OrderedDict, deque
 
@@ -7,6 +7,10 @@ MAX_UNREADABLE = 10
 MAX_UNACCEPTED = 2000
 """Frames within the window on connections that were not accepted, or were given up; a worker that
 was given up may send some hundred before it notices."""
+MAX_SLOW_S = 5.0
+"""Time that frames which hold the loop may take at once."""
+_SLOW_SHARE = 0.25
+"""Share of the loop that they may have for long."""
 WINDOW_S = 60.0
 """Seconds within which frames are counted."""
 BLOCKED_S = 60.0
@@ -23,6 +27,8 @@ class BadFrames:
     def __init__(self) -> None:
         self._unreadable: _Times = OrderedDict()
         self._unaccepted: _Times = OrderedDict()
+        self._slow: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Seconds that their slow frames have taken, and when the last one came."""
         self._blocked_until: OrderedDict[str, float] = OrderedDict()
 
     def __repr__(self) -> str:
@@ -35,6 +41,18 @@ class BadFrames:
     def count_unaccepted(self, who: str, now: float) -> bool:
         """Count a frame of a connection that was not accepted; true if its peer is now blocked."""
         return self._count(self._unaccepted, who, now, MAX_UNACCEPTED)
+
+    def count_slow(self, who: str, seconds: float, now: float) -> bool:
+        """Count a frame that has held the loop; true if its peer is now blocked."""
+        spent_s, at = self._slow.pop(who, (0.0, now))
+        spent_s = max(0.0, spent_s - _SLOW_SHARE * (now - at)) + seconds
+        if spent_s > MAX_SLOW_S:
+            self.block(who, now)
+            return True
+        self._slow[who] = spent_s, now
+        if len(self._slow) > _MAX_PEERS:
+            self._slow.popitem(last=False)
+        return False
 
     def block(self, who: str, now: float) -> None:
         """Block a peer from now on."""

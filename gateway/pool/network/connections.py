@@ -8,6 +8,7 @@ counted and answered with a gap in the sequence, upon which a living worker conn
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -36,6 +37,10 @@ _LATE_S = 1.0
 """Maximum seconds between two sweeps; for any longer time this process has stood still."""
 _UNASKED_BYTES = 8 * 1024 * 1024
 """Largest frame of a worker without a task here: its card, its settings, its cached blocks."""
+_LARGE_BYTES = 16 * 1024
+"""Frames of this size may be slow to read: they may have a thousand messages."""
+_SLOW_S = 0.2
+"""Time of a frame that counts against its sender; those of an honest worker rarely take as long."""
 _RESET = codec.encode(-1, [Ping()])
 """A frame out of sequence: a living worker reconnects when it gets one."""
 
@@ -160,10 +165,21 @@ class WorkerConnections:
         return True
 
     def _on_frame(self, identity: bytes, frame: zmq.Frame) -> None:
+        start_s = time.thread_time()
         try:
             self._take(identity, frame)
         except Exception:
             self._observer.failed("frame")
+        if len(frame) > _LARGE_BYTES and (held_s := time.thread_time() - start_s) > _SLOW_S:
+            self._count_slow(identity, frame, held_s)
+
+    def _count_slow(self, identity: bytes, part: zmq.Frame, held_s: float) -> None:
+        """Count the time for which a frame has held the loop; block a peer that takes too much."""
+        who = _who(identity, key_of(part) if self._socket.has_tcp else "")
+        if self._access.sent_slow(who, held_s, self._now()):
+            if (peer := self._peers.get(identity)) is not None:
+                self._break(peer, "its frames take too long to read")
+            self._cut(self._socket_of(part))
 
     def _take(self, identity: bytes, part: zmq.Frame) -> None:
         now = self._now()

@@ -14,8 +14,8 @@ _STALL_FACTOR, _STALL_MORE_S = 1.5, 5.0
 """A worker whose engine is stuck ends itself after `stall_s`; the gateway waits longer."""
 _FLOOD_PER_S, _FLOOD_S = 20_000, 2.0
 """Frames that no worker sends, which sends one for each step of its engine."""
-_MAX_CACHED_BYTES = 8 * BLOCK_BYTES * MAX_CACHED_BLOCKS
-"""Of cached blocks in one frame, which takes 1.4 s: a worker says all it holds to each gateway."""
+_MAX_CACHED_BYTES = 4 * BLOCK_BYTES * MAX_CACHED_BLOCKS
+"""Of cached blocks in one frame, which takes 0.7 s: a worker says all it holds to each gateway."""
 
 
 @dataclass(slots=True, kw_only=True)

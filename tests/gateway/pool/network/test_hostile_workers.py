@@ -279,9 +279,9 @@ async def test_a_worker_says_only_so_much_of_its_cache_at_once(fleet: Fleet) -> 
         fleet.worker(fleet.keys("bad"), "bad") as bad,
     ):
         await fleet.until(2)
-        await bad.send(*[some] * 250)
-        await bad.send(*[some] * 250)
-        await bad.send(*[some] * 260)
+        await bad.send(*[some] * 120)
+        await bad.send(*[some] * 120)
+        await bad.send(*[some] * 135)
         await fleet.logged("bytes of cached blocks in a frame")
         await fleet.logged("worker lost worker=bad")
         assert sum("frame unreadable" in line for line in fleet.waiter.lines) == 1
