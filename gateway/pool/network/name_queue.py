@@ -16,7 +16,7 @@ _MAX_WAITING = 64
 _MAX_FRAMES = 1024
 """Frames kept of a waiting worker, which loads its model meanwhile."""
 _MAX_BYTES = 16 * 1024 * 1024
-"""Their size; the next one is dropped, and the worker reconnects."""
+"""Frames of all waiting workers; the next one is dropped, and its worker reconnects."""
 
 
 @dataclass(slots=True)
@@ -45,9 +45,21 @@ class NameQueue(Generic[F]):
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def wait(self, identity: bytes, name: str, hello: F, now: float) -> WaitingConnection[F] | None:
-        """Let a connection wait; return the connection that must be refused for it, if any."""
-        self._waiting[identity] = WaitingConnection(identity, name, now, [hello])
+    @property
+    def _n_bytes(self) -> int:
+        return sum(waiting.n_bytes for waiting in self._waiting.values())
+
+    def wait(
+        self, identity: bytes, name: str, hello: F, now: float, size: int = 0
+    ) -> WaitingConnection[F] | None:
+        """Let a connection wait; return the connection that must be refused for it, if any.
+
+        `size` is that of its first frame, in bytes.
+        """
+        self._waiting[identity] = WaitingConnection(identity, name, now, [hello], size)
+        if self._n_bytes > _MAX_BYTES:
+            largest = max(self._waiting.values(), key=lambda waiting: waiting.n_bytes)
+            return self._waiting.pop(largest.identity)
         if len(self._waiting) <= _MAX_WAITING:
             return None
         return self._waiting.pop(next(iter(self._waiting)))
@@ -57,9 +69,9 @@ class NameQueue(Generic[F]):
         waiting = self._waiting.get(identity)
         if waiting is None:
             return False
-        waiting.n_bytes += size
-        if len(waiting.frames) < _MAX_FRAMES and waiting.n_bytes <= _MAX_BYTES:
+        if len(waiting.frames) < _MAX_FRAMES and self._n_bytes + size <= _MAX_BYTES:
             waiting.frames.append(frame)
+            waiting.n_bytes += size
         return True
 
     def refused(self, name: str, now: float) -> list[WaitingConnection[F]]:

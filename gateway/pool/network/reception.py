@@ -61,7 +61,7 @@ class Reception:
                 "action": "it is admitted if that one disconnects, and refused if that one lives",
             },
         )
-        one_too_many = self._name_queue.wait(identity, name, hello, now)
+        one_too_many = self._name_queue.wait(identity, name, hello, now, len(hello))
         if one_too_many is not None:
             self._turn_away(one_too_many)
 

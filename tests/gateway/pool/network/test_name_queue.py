@@ -77,3 +77,18 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found is not None and (found.identity, len(found.frames)) == (b"2", 3)
     assert [one.identity for one in waiting.refused("a", 1.5)] == [b"3"]
     assert waiting.take_next("a") is None and not waiting
+
+
+def test_what_all_that_wait_have_sent_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty-four with 16 MiB each had a gigabyte."""
+    monkeypatch.setattr(name_queue, "_MAX_BYTES", 100)
+    waiting: NameQueue[bytes] = NameQueue(1.0)
+    for i in range(8):
+        assert waiting.wait(str(i).encode(), "a", b"x" * 10, 0.0, 10) is None
+    assert all(waiting.keep(str(i).encode(), b"x" * 10, 10) for i in range(8))
+    largest = waiting.wait(b"8", "a", b"x" * 50, 0.0, 50)
+    assert largest is not None and largest.identity == b"8"
+    kept = []
+    while (one := waiting.take_next("a")) is not None:
+        kept += one.frames
+    assert sum(map(len, kept)) == 100
