@@ -9,7 +9,14 @@ import orjson
 from gateway.api.reply import ResponseOptions, TaskOutcome
 from gateway.api.results.answer import identity
 from gateway.api.results.completion import completion
-from gateway.api.results.figures import LOWEST_LOG_PROB, text, timings, token_probs, total
+from gateway.api.results.figures import (
+    LOWEST_LOG_PROB,
+    in_parts,
+    text,
+    timings,
+    token_probs,
+    total,
+)
 from gateway.api.sse import DONE
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Done
@@ -115,15 +122,16 @@ def legacy_log_probs(
     for token in tokens:
         offsets.append(offset)
         offset += len(token)
+    tops = (
+        None
+        if math.isnan(prob.p)
+        else {text(piece): _finite(p) for _, piece, p in prob.top[: options.n_top]}
+        for prob in listed
+    )
     return log_probs(probs, params, options) | {
         "tokens": tokens,
         "token_logprobs": [_finite(prob.p) for prob in listed],
-        "top_logprobs": [
-            None
-            if math.isnan(prob.p)
-            else {text(piece): _finite(p) for _, piece, p in prob.top[: options.n_top]}
-            for prob in listed
-        ],
+        "top_logprobs": in_parts(tops, listed),
         "text_offset": offsets,
     }
 

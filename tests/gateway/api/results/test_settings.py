@@ -2,9 +2,14 @@
 
 import dataclasses
 import math
+from typing import Any
 
+import orjson
 import pytest
 
+from gateway.api.openai.reply import legacy_log_probs
+from gateway.api.reply import ResponseOptions
+from gateway.api.results import figures
 from gateway.api.results.figures import completion_probabilities, timings, token_probs, total
 from gateway.api.results.settings import float32, legacy_settings, metric_settings, settings
 from protocol.wire.facts import Timings, TokenProb
@@ -164,3 +169,27 @@ def test_a_token_of_some_bytes_of_a_character_is_shown_as_in_llama_server(
     (item,) = token_probs([TokenProb(id=1, piece=piece, p=-0.5)], post=False, n_top=0)
     assert item["token"] == shown
     assert item["bytes"] == list(piece)
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_many_alternatives_are_written_token_by_token(
+    monkeypatch: pytest.MonkeyPatch, post: bool
+) -> None:
+    """orjson lets no stream go on while it writes: an answer of 186 MB took 1.2 s."""
+    top = tuple((i, b"\xc3 %d" % i, -0.5 * i if not post else 0.1) for i in range(50))
+    probs = [TokenProb(id=1, piece=b"a", p=math.nan), TokenProb(id=2, piece=b"b", p=0.2, top=top)]
+    options = ResponseOptions(n_top=50)
+
+    def written() -> list[Any]:
+        asked = SamplingParams(post_sampling_probs=post)
+        return [
+            token_probs(probs, post=post, n_top=50),
+            completion_probabilities(probs, post=post, n_top=50),
+            legacy_log_probs(probs, asked, options, offset=0)["top_logprobs"],
+        ]
+
+    at_once = written()
+    monkeypatch.setattr(figures, "_MANY", 49)
+    in_parts = written()
+    assert all(isinstance(item, orjson.Fragment) for items in in_parts for item in items)
+    assert orjson.dumps(in_parts) == orjson.dumps(at_once)
