@@ -12,9 +12,10 @@ import orjson
 from gateway.api.openai.functions import function_call, function_call_piece
 from gateway.api.openai.reply import OpenAIReply, log_probs, members
 from gateway.api.reply import ResponseOptions, TaskOutcome
+from gateway.api.results import figures
 from gateway.api.results.answer import FINISH_REASONS
 from gateway.api.results.completion import completion
-from gateway.api.results.figures import progress_fields, timings
+from gateway.api.results.figures import n_alternatives, progress_fields, timings
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
 from protocol.wire.sampling import SamplingParams
@@ -64,6 +65,8 @@ class ChatReply(OpenAIReply):
         if not added:
             if message.probs:
                 self._held[index] += message.probs
+            if n_alternatives(self._held[index]) > figures.MANY:
+                return role + self._chunk(index, b"{}", self._log_probs(index, ()))
             return role
         *before, last = added
         before = [role, *(self._chunk(index, piece) for piece in before)]

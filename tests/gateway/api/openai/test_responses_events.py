@@ -3,8 +3,11 @@
 import json
 from typing import Any
 
+import pytest
+
 from gateway.api.openai.responses.events import ResponsesReply
 from gateway.api.reply import TaskOutcome
+from gateway.api.results import figures
 from protocol.wire.messages import Delta, Done, Finish, Progress, ToolCallDelta
 from protocol.wire.sampling import SamplingParams
 from tests.gateway.cards import CARD, PROB, done
@@ -192,3 +195,24 @@ def test_a_stop_counts_as_whole_and_a_cut_does_not() -> None:
 
     assert details(done(finish=Finish.EOS)) is None
     assert details(done(finish=Finish.NONE)) == {"reason": "max_output_tokens"}
+
+
+def test_the_last_events_repeat_only_so_many_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them in each of four events held the loop for 1.7 s."""
+    monkeypatch.setattr(figures, "MANY", 10)
+    for n, n_repeated in ((3, 3), (4, 0)):  # a token with two alternatives counts three
+        reply = _reply(n_top=2)
+        events = _stream(*[Delta(text="a", probs=(PROB,), n_predicted=1)] * n, reply=reply)
+        parts = [event for event in events if event["type"] == "response.output_text.delta"]
+        assert [len(part["logprobs"]) for part in parts] == [1] * n
+        (item,) = events[-1]["response"]["output"]
+        assert len(item["content"][0]["logprobs"]) == n_repeated
+        assert len(reply._probs) == n_repeated
+
+
+def test_alternatives_of_reasoning_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "MANY", 10)
+    reply = _reply(n_top=2)
+    for _ in range(1000):
+        reply.delta(0, Delta(reasoning="a", probs=(PROB,), n_predicted=1))
+    assert len(reply._unreported) <= 4

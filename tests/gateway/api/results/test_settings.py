@@ -189,7 +189,7 @@ def test_many_alternatives_are_written_token_by_token(
         ]
 
     at_once = written()
-    monkeypatch.setattr(figures, "_MANY", 49)
+    monkeypatch.setattr(figures, "MANY", 49)
     in_parts = written()
     assert all(isinstance(item, orjson.Fragment) for items in in_parts for item in items)
     assert orjson.dumps(in_parts) == orjson.dumps(at_once)
