@@ -67,42 +67,46 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
 
 
 def of_kind(manifests: list[Manifest], kind: str) -> list[Manifest]:
-    return [one for one in manifests if one["kind"] == kind]
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def containers(manifests: list[Manifest]) -> list[tuple[Manifest, Manifest, str]]:
     """List each set with its container and the container's role."""
     sets = of_kind(manifests, "StatefulSet")
-    found = [(one, one["spec"]["template"]["spec"]["containers"][0]) for one in sets]
-    return [(one, container, container["name"]) for one, container in found]
+    found = [(workload, workload["spec"]["template"]["spec"]["containers"][0]) for workload in sets]
+    return [(workload, container, container["name"]) for workload, container in found]
 
 
-def labels_of(one: Manifest) -> dict[str, str]:
-    return dict(one["spec"]["template"]["metadata"]["labels"])
+def labels_of(manifest: Manifest) -> dict[str, str]:
+    return dict(manifest["spec"]["template"]["metadata"]["labels"])
 
 
 def test_the_core_kinds_are_valid(manifests: list[Manifest]) -> None:
     validate = pytest.importorskip("kubernetes_validate")
-    core = [one for one in manifests if one["apiVersion"] in CORE]
-    assert {one["kind"] for one in core} >= {"StatefulSet", "Service", "PodDisruptionBudget"}
-    for one in core:
-        validate.validate(one, "1.32", strict=True)
+    core = [manifest for manifest in manifests if manifest["apiVersion"] in CORE]
+    assert {manifest["kind"] for manifest in core} >= {
+        "StatefulSet",
+        "Service",
+        "PodDisruptionBudget",
+    }
+    for manifest in core:
+        validate.validate(manifest, "1.32", strict=True)
 
 
 def test_args_and_variables_are_those_of_the_program(manifests: list[Manifest]) -> None:
     known = {option.env for option in OPTIONS} | OURS
     for _, container, role in containers(manifests):
-        flags = {flag for one in COMMANDS[role].params for flag in one.opts}
+        flags = {flag for option in COMMANDS[role].params for flag in option.opts}
         assert {argument.partition("=")[0] for argument in container["args"]} <= flags
-        names = [one["name"] for one in container["env"]]
+        names = [variable["name"] for variable in container["env"]]
         assert len(names) == len(set(names))
         assert set(names) <= known, set(names) - known
         assert ":" in container["image"] and not container["image"].endswith(":latest")
 
 
 def test_ports_probes_and_times_fit_the_program(manifests: list[Manifest]) -> None:
-    for one, container, role in containers(manifests):
-        spec = one["spec"]["template"]["spec"]
+    for workload, container, role in containers(manifests):
+        spec = workload["spec"]["template"]["spec"]
         assert spec["terminationGracePeriodSeconds"] > GatewayConfig().drain_timeout_s + 5
         ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
         args = dict(argument[2:].partition("=")[::2] for argument in container["args"])
@@ -112,7 +116,11 @@ def test_ports_probes_and_times_fit_the_program(manifests: list[Manifest]) -> No
             assert paths == dict(zip(PROBES, ("/livez", "/livez", "/readyz"), strict=True))
         else:
             assert not ports
-            state = next(one for one in container["env"] if one["name"] == "LLAMAPOOL_STATE_FILE")
+            state = next(
+                variable
+                for variable in container["env"]
+                if variable["name"] == "LLAMAPOOL_STATE_FILE"
+            )
             assert all(state["value"] in str(container[probe]["exec"]) for probe in PROBES)
 
 
@@ -120,57 +128,61 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 
 
 def test_workers_dial_every_gateway_by_its_name(manifests: list[Manifest]) -> None:
-    ((gateways, container, _),) = [one for one in containers(manifests) if one[2] == "gateway"]
+    ((gateways, container, _),) = [
+        found for found in containers(manifests) if found[2] == "gateway"
+    ]
     spec = gateways["spec"]
     port = next(p["containerPort"] for p in container["ports"] if p["name"] == "workers")
     names = [f"{gateways['metadata']['name']}-{n}" for n in range(spec["replicas"])]
     wanted = [f"--connect=tcp://{name}.{spec['serviceName']}:{port}" for name in names]
     for _, container, role in containers(manifests):
         if role == "worker":
-            assert [one for one in container["args"] if one.startswith("--connect")] == wanted
+            assert [
+                argument for argument in container["args"] if argument.startswith("--connect")
+            ] == wanted
     (service,) = [
-        one
-        for one in of_kind(manifests, "Service")
-        if one["metadata"]["name"] == spec["serviceName"]
+        service
+        for service in of_kind(manifests, "Service")
+        if service["metadata"]["name"] == spec["serviceName"]
     ]
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_selectors_choose_pods_that_are_there(manifests: list[Manifest]) -> None:
-    pods = [labels_of(one) for one, *_ in containers(manifests)]
+    pods = [labels_of(workload) for workload, *_ in containers(manifests)]
 
     def chosen(selector: dict[str, str]) -> int:
         return sum(selector.items() <= labels.items() for labels in pods)
 
-    for one in of_kind(manifests, "StatefulSet"):
-        assert chosen(one["spec"]["selector"]["matchLabels"]) >= 1
+    for manifest in of_kind(manifests, "StatefulSet"):
+        assert chosen(manifest["spec"]["selector"]["matchLabels"]) >= 1
         names = [service["metadata"]["name"] for service in of_kind(manifests, "Service")]
-        assert one["spec"]["serviceName"] in names
-    for one in of_kind(manifests, "Service"):
-        assert chosen(one["spec"]["selector"]) >= 1, one["metadata"]["name"]
-    for one in of_kind(manifests, "PodDisruptionBudget") + of_kind(manifests, "InferencePool"):
-        assert chosen(one["spec"]["selector"]["matchLabels"]) >= 1
-    for one in of_kind(manifests, "NetworkPolicy"):
-        assert chosen(one["spec"]["podSelector"]["matchLabels"]) >= 1
-    for one in of_kind(manifests, "ServiceMonitor"):
-        selector = one["spec"]["selector"]["matchLabels"]
+        assert manifest["spec"]["serviceName"] in names
+    for manifest in of_kind(manifests, "Service"):
+        assert chosen(manifest["spec"]["selector"]) >= 1, manifest["metadata"]["name"]
+    for manifest in of_kind(manifests, "PodDisruptionBudget") + of_kind(manifests, "InferencePool"):
+        assert chosen(manifest["spec"]["selector"]["matchLabels"]) >= 1
+    for manifest in of_kind(manifests, "NetworkPolicy"):
+        assert chosen(manifest["spec"]["podSelector"]["matchLabels"]) >= 1
+    for manifest in of_kind(manifests, "ServiceMonitor"):
+        selector = manifest["spec"]["selector"]["matchLabels"]
         (service,) = [
             service
             for service in of_kind(manifests, "Service")
             if selector.items() <= service["metadata"]["labels"].items()
         ]
-        assert {point["port"] for point in one["spec"]["endpoints"]} <= {
+        assert {point["port"] for point in manifest["spec"]["endpoints"]} <= {
             port["name"] for port in service["spec"]["ports"]
         }
-    sets = {one["metadata"]["name"] for one in of_kind(manifests, "StatefulSet")}
-    for one in of_kind(manifests, "ScaledObject"):
-        assert one["spec"]["scaleTargetRef"]["name"] in sets
+    sets = {workload["metadata"]["name"] for workload in of_kind(manifests, "StatefulSet")}
+    for manifest in of_kind(manifests, "ScaledObject"):
+        assert manifest["spec"]["scaleTargetRef"]["name"] in sets
 
 
 def test_pods_are_shut_in_and_workers_see_no_keys_of_clients(manifests: list[Manifest]) -> None:
-    for one, container, role in containers(manifests):
-        spec = one["spec"]["template"]["spec"]
+    for workload, container, role in containers(manifests):
+        spec = workload["spec"]["template"]["spec"]
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["automountServiceAccountToken"] is False
         shut = container["securityContext"]
@@ -201,11 +213,13 @@ def test_cuda_workers_ask_for_a_gpu_each() -> None:
 
 
 def test_usage_is_kept_where_it_outlives_a_pod(manifests: list[Manifest]) -> None:
-    ((gateways, container, _),) = [one for one in containers(manifests) if one[2] == "gateway"]
-    variables = {one["name"]: one["value"] for one in container["env"]}
+    ((gateways, container, _),) = [
+        found for found in containers(manifests) if found[2] == "gateway"
+    ]
+    variables = {variable["name"]: variable["value"] for variable in container["env"]}
     assert variables["LLAMA_ARG_USAGE_DIR"] == f"{STATE}/usage"
     (claim,) = gateways["spec"]["volumeClaimTemplates"]
-    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     assert mounts[STATE] == {"name": claim["metadata"]["name"], "mountPath": STATE}
 
 
@@ -233,7 +247,7 @@ class Pod:
         self.container = container
         role = container["name"]
         module = {"gateway": ["-m", "gateway"], "worker": ["-m", "worker"]}[role]
-        env = {one["name"]: self._here(one["value"]) for one in container["env"]}
+        env = {variable["name"]: self._here(variable["value"]) for variable in container["env"]}
         env["LLAMAPOOL_CONFIG"] = places["config"]
         argv = python(*module, *map(self._here, container["args"]))
         self.process = Process(argv, env)
@@ -247,7 +261,7 @@ class Pod:
         """Do what the kubelet does for a probe."""
         probe = self.container[name]
         if "exec" in probe:
-            argv = [self._here(one) for one in probe["exec"]["command"]]
+            argv = [self._here(word) for word in probe["exec"]["command"]]
             return subprocess.run(argv, check=False, capture_output=True).returncode == 0
         try:
             return httpx.get(url + probe["httpGet"]["path"]).status_code < 400

@@ -103,8 +103,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory, collector: str) -> Iterator[T
 
 def test_requests_do_no_harm(pool: TargetPool) -> None:
     outcomes = attack(pool.url, guarded.cases(Target(256, 1024, {})), at_once=4)
-    bad = [one for one in outcomes if not one.is_good]
-    assert [str(one) for one in bad if not _is_too_late(one)] == []
+    bad = [outcome for outcome in outcomes if not outcome.is_good]
+    assert [str(outcome) for outcome in bad if not _is_too_late(outcome)] == []
     assert harm_in_log(pool) == []
 
 
@@ -114,10 +114,10 @@ def _is_too_late(outcome: Outcome) -> bool:
 
 def test_only_admins_get_into_the_admin_api(pool: TargetPool) -> None:
     cases = guarded.cases(Target(256, 1024, {}))
-    outcomes = attack(pool.url, [one for one in cases if _is_no_admins(one.name)], at_once=4)
+    outcomes = attack(pool.url, [case for case in cases if _is_no_admins(case.name)], at_once=4)
     assert len(outcomes) > 100
     refusals = (400, 401, 403, 404, 413, 414, 431)
-    assert [str(one) for one in outcomes if one.status not in refusals] == []
+    assert [str(outcome) for outcome in outcomes if outcome.status not in refusals] == []
 
 
 def _is_no_admins(name: str) -> bool:
@@ -142,13 +142,13 @@ def test_readers_of_the_feed_who_never_read_hold_nobody_up(pool: TargetPool) -> 
         reader.sendall(head.encode())
         readers.append(reader)
     try:
-        refused = [one for one in readers if one.recv(12) == b"HTTP/1.1 429"]
+        refused = [reader for reader in readers if reader.recv(12) == b"HTTP/1.1 429"]
         assert len(refused) == 20
         for _ in range(50):
             assert pool.complete("Hi", n_predict=2).status_code == 200
     finally:
-        for one in readers:
-            one.close()
+        for reader in readers:
+            reader.close()
 
 
 def test_a_flood_of_questions_leaves_room_for_answers(pool: TargetPool) -> None:
@@ -162,8 +162,8 @@ def test_a_flood_of_questions_leaves_room_for_answers(pool: TargetPool) -> None:
 
     paths = ("/v1/usage", "/admin/usage?by=day", "/admin/requests", "/admin/requests/x", "/metrics")
     threads = [threading.Thread(target=ask, args=(path,), daemon=True) for path in paths * 2]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     try:
         body = {"prompt": "x " * 300_000, "n_predict": 2}  # large: parsed in a thread
         for _ in range(10):
@@ -171,8 +171,8 @@ def test_a_flood_of_questions_leaves_room_for_answers(pool: TargetPool) -> None:
             assert pool.complete("Hi", n_predict=2).status_code == 200
     finally:
         over.set()
-        for one in threads:
-            one.join(30)
+        for thread in threads:
+            thread.join(30)
 
 
 def test_keys_files_that_are_none_change_nothing(pool: TargetPool) -> None:

@@ -65,32 +65,32 @@ class Pool:
         return found
 
     def workers(self) -> dict[str, str]:
-        return {one["name"]: one["state"] for one in self.status()["workers"]}
+        return {worker["name"]: worker["state"] for worker in self.status()["workers"]}
 
 
 @contextlib.contextmanager
 def running() -> Iterator[Pool]:
     with tempfile.TemporaryDirectory(prefix="lp-") as folder:  # short, for the sockets in it
-        one = Pool(Path(folder), HEAD + WORKERS)
+        opened = Pool(Path(folder), HEAD + WORKERS)
         try:
-            yield one
+            yield opened
         finally:
-            one.served.close()
+            opened.served.close()
 
 
 @pytest.fixture
 def pool() -> Iterator[Pool]:
     """A pool that the test may change."""
-    with running() as one:
-        yield one
+    with running() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
 def kept() -> Iterator[Pool]:
     """A pool of `w-1` and `w-2` for all tests that leave it as it was."""
-    with running() as one:
-        yield one
-        assert one.workers() == {"w-1": "ready", "w-2": "ready"}
+    with running() as opened:
+        yield opened
+        assert opened.workers() == {"w-1": "ready", "w-2": "ready"}
 
 
 class Load:
@@ -119,17 +119,17 @@ class Load:
             while not self._stop.is_set():
                 try:
                     with client.stream("POST", "/completion", json=body) as response:
-                        lines = [one for one in response.iter_lines() if one]
+                        lines = [line for line in response.iter_lines() if line]
                 except httpx.HTTPError as error:
                     self.failures.append(repr(error))
                     continue
                 self._judge(response.status_code, lines)
 
     def _judge(self, status: int, lines: list[str]) -> None:
-        found = [json.loads(one[6:]) for one in lines if one.startswith("data: ")]
+        found = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
         if status != 200 or not found or not found[-1].get("stop"):
             self.failures.append(f"{status} {lines[-1:]}")
-        self.texts.append("".join(one.get("content", "") for one in found))
+        self.texts.append("".join(event.get("content", "") for event in found))
 
 
 def test_all_workers_are_replaced_under_load_and_no_request_notices(pool: Pool) -> None:
@@ -170,9 +170,9 @@ def test_a_wrong_golden_answer_goes_back_by_itself(kept: Pool) -> None:
 def test_new_options_reach_the_workers_and_stay_for_the_next_change(pool: Pool) -> None:
     code, text = pool.command("rollout", "-np", "2", "--wait")
     assert code == 0, text
-    assert [one["n_slots"] for one in pool.status()["workers"]] == [2, 2]
+    assert [worker["n_slots"] for worker in pool.status()["workers"]] == [2, 2]
     assert pool.command("rollout", "--wait")[0] == 0
-    assert [one["n_slots"] for one in pool.status()["workers"]] == [2, 2]
+    assert [worker["n_slots"] for worker in pool.status()["workers"]] == [2, 2]
     assert set(pool.workers()) == {"w-1", "w-2"}
 
 
@@ -203,13 +203,13 @@ def test_a_drained_worker_stays_away_until_it_is_undrained(kept: Pool) -> None:
 
 
 def test_sighup_changes_only_what_changed(pool: Pool) -> None:
-    pids = {one["name"]: one["pid"] for one in pool.status()["workers"]}
+    pids = {worker["name"]: worker["pid"] for worker in pool.status()["workers"]}
     more = WORKERS.replace('"w"', '"x"').replace("count = 2", "count = 1")
     pool.write(HEAD + WORKERS + more)
     pool.served.signal(signal.SIGHUP)
     assert eventually(lambda: pool.workers().get("x") == "ready")
     assert eventually(lambda: pool.status()["rollout"]["state"] == "done")
-    found = {one["name"]: one["pid"] for one in pool.status()["workers"]}
+    found = {worker["name"]: worker["pid"] for worker in pool.status()["workers"]}
     assert {name: found[name] for name in pids} == pids
     pool.write(HEAD + WORKERS.replace("n_slots = 4", "n_slots = 3"))
     pool.served.signal(signal.SIGHUP)

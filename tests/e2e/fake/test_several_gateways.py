@@ -135,43 +135,43 @@ def at_once(n: int, gateway: GatewayProcess, n_predict: int) -> list[dict[str, A
     """Ask so many times at once; return all answers."""
     with ThreadPoolExecutor(n) as pool:
         asked = [pool.submit(gateway.complete, n_predict=n_predict) for _ in range(n)]
-        return [one.result(60) for one in asked]
+        return [answer.result(60) for answer in asked]
 
 
 def test_either_gateway_can_use_every_slot(gateways: Pair) -> None:
     for gateway in gateways:
         answers = at_once(N_WORKERS * N_SLOTS, gateway, 60)
-        assert Counter(one["id_slot"] for one in answers) == dict.fromkeys(range(8), 1)
+        assert Counter(answer["id_slot"] for answer in answers) == dict.fromkeys(range(8), 1)
         assert eventually(lambda: all(map(has_all, gateways)))
 
 
 def test_a_gateway_shows_the_tasks_of_the_other(gateways: Pair) -> None:
-    one, other = gateways
+    first, other = gateways
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(one.complete, n_predict=100)
+        running = pool.submit(first.complete, n_predict=100)
         assert eventually(lambda: other.get("/health")["slots_processing"] == 1)
         assert eventually(lambda: len(other.busy()) == 1)
-        assert other.busy() == one.busy() == {running.result(30)["id_slot"]}
+        assert other.busy() == first.busy() == {running.result(30)["id_slot"]}
 
 
 def test_both_serve_more_than_fits_and_nobody_starves(gateways: Pair) -> None:
     start = time.monotonic()
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(at_once, 24, gateway, 20) for gateway in gateways]
-        answers = [answer for one in both for answer in one.result(60)]
-    assert len(answers) == 48 and all(one["tokens_predicted"] == 20 for one in answers)
+        answers = [answer for asked in both for answer in asked.result(60)]
+    assert len(answers) == 48 and all(answer["tokens_predicted"] == 20 for answer in answers)
     # 48 tasks of 0.4 s on 8 slots.
     assert time.monotonic() - start < 20
     assert eventually(lambda: all(map(has_all, gateways)))
 
 
 def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: Pair) -> None:
-    one, other = doomed
+    first, other = doomed
     with ThreadPoolExecutor(16) as pool:
-        lost = [pool.submit(one.complete, n_predict=2000) for _ in range(8)]
-        assert eventually(lambda: len(one.busy()) == 8)
+        lost = [pool.submit(first.complete, n_predict=2000) for _ in range(8)]
+        assert eventually(lambda: len(first.busy()) == 8)
         kept = [pool.submit(other.complete, n_predict=60) for _ in range(8)]
-        os.kill(one.process.popen.pid, signal.SIGKILL)
+        os.kill(first.process.popen.pid, signal.SIGKILL)
         assert [answer.result(30)["tokens_predicted"] for answer in kept] == [60] * 8
         for broken in lost:
             with pytest.raises(httpx.TransportError):
@@ -182,8 +182,8 @@ def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: Pair) -> None:
 
 
 def test_settings_are_the_same_at_all_gateways(gateways: Pair) -> None:
-    one, other = gateways
-    one.complete(n_predict=1, system_prompt=system("Brief"))
+    first, other = gateways
+    first.complete(n_predict=1, system_prompt=system("Brief"))
     assert eventually(lambda: name_at(other) == "Brief")
     with ThreadPoolExecutor(2) as pool:
         asked = [
@@ -192,13 +192,13 @@ def test_settings_are_the_same_at_all_gateways(gateways: Pair) -> None:
         ]
         for answer in asked:
             answer.result(30)
-    assert eventually(lambda: name_at(one) == name_at(other) != "Brief")
-    settled = name_at(one)
-    os.kill(one.process.popen.pid, signal.SIGKILL)
-    one.process.wait()
-    one.restore()
-    assert eventually(lambda: has_all(one), 30)
-    assert eventually(lambda: name_at(one) == settled), "it learns them from the workers"
+    assert eventually(lambda: name_at(first) == name_at(other) != "Brief")
+    settled = name_at(first)
+    os.kill(first.process.popen.pid, signal.SIGKILL)
+    first.process.wait()
+    first.restore()
+    assert eventually(lambda: has_all(first), 30)
+    assert eventually(lambda: name_at(first) == settled), "it learns them from the workers"
 
 
 def name_at(gateway: GatewayProcess) -> str:

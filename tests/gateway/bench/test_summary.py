@@ -49,9 +49,9 @@ def test_rates_are_over_the_first_request_to_the_last_end() -> None:
 
 
 def test_tokens_in_one_piece_count_by_the_servers_usage() -> None:
-    one = answered(0.0, 1.0, 2.0)
-    one.counts = Counts(n_output=11)
-    found = summarize([one])
+    request = answered(0.0, 1.0, 2.0)
+    request.counts = Counts(n_output=11)
+    found = summarize([request])
     assert found.n_output == 11
     assert found.tpot_ms and found.tpot_ms.mean == pytest.approx(100)
     assert found.n_cached == found.n_computed == -1  # nobody told
@@ -73,9 +73,9 @@ def test_failures_are_counted_by_kind_and_measured_in_nothing() -> None:
 
 
 def test_an_answer_in_one_piece_has_no_first_token() -> None:
-    one = answered(1.0, 2.0)
-    one.streamed = False
-    found = summarize([one])
+    request = answered(1.0, 2.0)
+    request.streamed = False
+    found = summarize([request])
     assert found.ttft_ms is None and found.itl_ms is None
     assert found.e2e_ms and found.e2e_ms.mean == pytest.approx(1000)
 
@@ -91,8 +91,8 @@ def test_an_answer_in_one_piece_has_no_first_token() -> None:
     ],
 )
 def test_goodput_counts_requests_that_keep_every_objective(slo: Slo, n_good: int) -> None:
-    one, other = answered(0.0, 1.0, 1.1), answered(0.0, 2.0, 2.2)
-    found = summarize([one, other, failed(Failure.BROKEN)], slo)
+    good, other = answered(0.0, 1.0, 1.1), answered(0.0, 2.0, 2.2)
+    found = summarize([good, other, failed(Failure.BROKEN)], slo)
     assert found.n_good == n_good
 
 
@@ -117,17 +117,17 @@ def test_percentiles_are_in_order(values: list[float]) -> None:
 
 
 def test_pieces_fill_a_transcript_in() -> None:
-    one = Transcript(start_s=1.0)
-    one.take(AnswerPiece(), 1.5)
-    one.take(AnswerPiece(text="a"), 2.0)
-    one.take(AnswerPiece(text="b", finish="stop"), 3.0)
-    one.take(AnswerPiece(counts=Counts(n_prompt=3)), 3.5)
-    one.take(AnswerPiece(counts=Counts(n_output=7)), 3.5)
-    assert (one.text, one.finish, one.arrivals_s) == ("ab", "stop", [2.0, 3.0])
-    assert one.counts == Counts(n_prompt=3, n_output=7)
-    one.take(AnswerPiece(error="late"), 4.0)
-    one.fail(Failure.BROKEN)
-    assert (one.failure, one.message) == (Failure.ERROR_EVENT, "late")
+    transcript = Transcript(start_s=1.0)
+    transcript.take(AnswerPiece(), 1.5)
+    transcript.take(AnswerPiece(text="a"), 2.0)
+    transcript.take(AnswerPiece(text="b", finish="stop"), 3.0)
+    transcript.take(AnswerPiece(counts=Counts(n_prompt=3)), 3.5)
+    transcript.take(AnswerPiece(counts=Counts(n_output=7)), 3.5)
+    assert (transcript.text, transcript.finish, transcript.arrivals_s) == ("ab", "stop", [2.0, 3.0])
+    assert transcript.counts == Counts(n_prompt=3, n_output=7)
+    transcript.take(AnswerPiece(error="late"), 4.0)
+    transcript.fail(Failure.BROKEN)
+    assert (transcript.failure, transcript.message) == (Failure.ERROR_EVENT, "late")
 
 
 def test_the_table_shows_totals_and_spreads() -> None:

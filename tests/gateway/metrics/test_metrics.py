@@ -99,7 +99,7 @@ class Pool:
 
 
 def metrics() -> Metrics:
-    one = Metrics()
+    gateway_metrics = Metrics()
     stats = Stats(
         n_prompt=67,
         n_cached=3,
@@ -113,15 +113,15 @@ def metrics() -> Metrics:
         n_kv=200,
         decode_s=1.5,
     )
-    one.record_stats("a", "m", 1, stats)
-    return one
+    gateway_metrics.record_stats("a", "m", 1, stats)
+    return gateway_metrics
 
 
-def samples(one: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
+def samples(gateway_metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
     """Every sample by its name and the values of its labels in the order of their names."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(render(one, Pool()).decode())
+        for family in text_string_to_metric_families(render(gateway_metrics, Pool()).decode())
         for sample in family.samples
     }
 
@@ -131,12 +131,12 @@ def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
 
 
 def test_throughput_covers_the_time_since_the_last_scrape() -> None:
-    one = metrics()
-    render(one, Pool())
-    one.record_stats(
+    gateway_metrics = metrics()
+    render(gateway_metrics, Pool())
+    gateway_metrics.record_stats(
         "a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0)
     )
-    second = samples(one)
+    second = samples(gateway_metrics)
     assert second["llamacpp:prompt_tokens_seconds", ()] == 400
     assert second["llamacpp:predicted_tokens_seconds", ()] == 0
     assert second["llamacpp:prompt_tokens_total", ()] == 167
@@ -165,12 +165,12 @@ def test_counters_that_go_back_within_a_start_are_not_believed() -> None:
 
 
 def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
-    one = metrics()
+    gateway_metrics = metrics()
     for i in range(1000):
-        one.record_stats(f"pod-{i}", "m", 1, Stats(n_predicted=2))
-        one.worker_lost(f"pod-{i}", "m")
-        one.forget_worker(f"pod-{i}")
-    found = samples(one)
+        gateway_metrics.record_stats(f"pod-{i}", "m", 1, Stats(n_predicted=2))
+        gateway_metrics.worker_lost(f"pod-{i}", "m")
+        gateway_metrics.forget_worker(f"pod-{i}")
+    found = samples(gateway_metrics)
     for name, each in (
         ("llamapool_predicted_tokens_total", 2),
         ("llamapool_worker_losses_total", 1),
@@ -191,14 +191,14 @@ def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
 
 
 def test_guesses_are_counted_over_workers_and_positions() -> None:
-    one = metrics()
+    gateway_metrics = metrics()
     drafts = {"n_draft": 10, "n_draft_accepted": 6, "n_drafts": 4}
-    one.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
-    one.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
-    one.record_stats(
+    gateway_metrics.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(3, 2, 1)))
+    gateway_metrics.record_stats("a", "m", 1, Stats(**drafts, accepted_at=(4, 2, 1)))
+    gateway_metrics.record_stats(
         "b", "m", 1, Stats(n_draft=1, n_draft_accepted=1, n_drafts=1, accepted_at=(1,))
     )
-    found = samples(one)
+    found = samples(gateway_metrics)
     assert found["llamacpp:spec_decode_num_draft_tokens_total", ()] == 11
     assert found["llamacpp:spec_decode_num_accepted_tokens_total", ()] == 7
     assert found["llamacpp:spec_decode_num_drafts_total", ()] == 5
@@ -211,16 +211,16 @@ def test_positions_are_not_shown_until_somebody_guessed() -> None:
 
 
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
-    one = metrics()
-    one.ended(EndedTask(model="m", finish="eos"))
-    one.worker_lost("a", "m")
-    one.dropped(2)
-    one.of_model("m").ttft.observe(0.03)
-    one.of_model("m").itl.observe(0.03)
-    one.of_model("m").queue.observe(0.03)
-    one.http_request("/v1/models", 200, 0.002)
-    one.http_request("/v1/models", 404, 0.002)
-    found = samples(one)
+    gateway_metrics = metrics()
+    gateway_metrics.ended(EndedTask(model="m", finish="eos"))
+    gateway_metrics.worker_lost("a", "m")
+    gateway_metrics.dropped(2)
+    gateway_metrics.of_model("m").ttft.observe(0.03)
+    gateway_metrics.of_model("m").itl.observe(0.03)
+    gateway_metrics.of_model("m").queue.observe(0.03)
+    gateway_metrics.http_request("/v1/models", 200, 0.002)
+    gateway_metrics.http_request("/v1/models", 404, 0.002)
+    found = samples(gateway_metrics)
     assert found["llamapool_tasks_total", ("eos", "m")] == 1
     assert found["llamapool_worker_losses_total", ("m", "a")] == 1
     assert found["llamapool_late_messages_total", ()] == 2
@@ -240,7 +240,7 @@ def test_own_metrics_are_labelled_by_model_and_worker() -> None:
 
 
 def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
-    one = Metrics()
+    gateway_metrics = Metrics()
     stats: dict[str, dict[str, float]] = {
         "llamapool_engine_step_seconds_total": {"step_s": 1.0},
         "llamapool_engine_decode_seconds_total": {"decode_s": 2.0},
@@ -259,19 +259,21 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_cache_branches": {"n_branches": 13},
         "llamapool_cache_host_bytes": {"n_host_bytes": 14},
     }
-    one.record_stats("a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()}))  # type: ignore[arg-type]
-    found = samples(one)
+    gateway_metrics.record_stats(
+        "a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()})
+    )  # type: ignore[arg-type]
+    found = samples(gateway_metrics)
     for name, row in stats.items():
         assert [found[name, ("m", "a")]] == list(row.values()), name
 
 
 def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> None:
-    one = Metrics()
-    one.record_stats(
+    gateway_metrics = Metrics()
+    gateway_metrics.record_stats(
         "a", "m", 1, Stats(n_evicted=3, n_restored=20, n_preempted=1, n_kv_used=50, n_kv=64)
     )
-    one.record_stats("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
-    found = samples(one)
+    gateway_metrics.record_stats("a", "m", 2, Stats(n_evicted=2, n_kv_used=8, n_kv=64))
+    found = samples(gateway_metrics)
     assert found["llamapool_evicted_prompts_total", ("m", "a")] == 5
     assert found["llamapool_restored_tokens_total", ("m", "a")] == 20
     assert found["llamapool_preempted_tasks_total", ("m", "a")] == 1
@@ -279,10 +281,10 @@ def test_counters_outlive_their_worker_and_the_state_of_its_cache_does_not() -> 
 
 
 def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None:
-    one = Metrics()
+    gateway_metrics = Metrics()
     for lag_s in (0.002, 0.02, 0.3):
-        one.record_stats("a", "m", 1, Stats(link_lag_s=lag_s))
-    found = samples(one)
+        gateway_metrics.record_stats("a", "m", 1, Stats(link_lag_s=lag_s))
+    found = samples(gateway_metrics)
     name = "llamapool_link_loop_lag_seconds"
     counts = [found[f"{name}_bucket", (le, "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
     assert counts == [0, 1, 2, 3]
@@ -290,8 +292,8 @@ def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None
 
 
 def test_two_gateways_in_one_process_share_nothing() -> None:
-    one, other = Metrics(), Metrics()
-    one.ended(EndedTask(model="m", finish="eos"))
+    gateway_metrics, other = Metrics(), Metrics()
+    gateway_metrics.ended(EndedTask(model="m", finish="eos"))
     assert ("llamapool_tasks_total", ("eos", "m")) not in samples(other)
 
 

@@ -79,8 +79,8 @@ async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
     first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
     first.work(3)
     second.work(2)
-    for one in (first, second):
-        found = await one.figures()
+    for gateway in (first, second):
+        found = await gateway.figures()
         assert found["llamapool_tasks_total"] == 5
         assert found["llamapool_time_to_first_token_seconds_count"] == 5
         assert found["llamapool_http_connections"] == 5
@@ -103,14 +103,14 @@ def test_every_counter_with_labels_is_summed() -> None:
 
 async def test_those_who_ask_at_once_get_one_text() -> None:
     """Each took the loop for 10 ms, and a client may ask 128 times in one body."""
-    one = OneGateway("")
-    first, *others = [asyncio.ensure_future(one.host.render()) for _ in range(4)]
+    gateway = OneGateway("")
+    first, *others = [asyncio.ensure_future(gateway.host.render()) for _ in range(4)]
     await asyncio.sleep(0)
     first.cancel()
     texts = await asyncio.gather(*others)
     assert all(text is texts[0] for text in texts)
-    one.work(1)
-    assert (await one.figures())["llamapool_tasks_total"] == 1
+    gateway.work(1)
+    assert (await gateway.figures())["llamapool_tasks_total"] == 1
 
 
 async def test_what_an_ended_gateway_counted_is_kept_once(folder: str) -> None:
@@ -122,9 +122,9 @@ async def test_what_an_ended_gateway_counted_is_kept_once(folder: str) -> None:
     second.host.keep()
     second.siblings.close()
     third = await OneGateway(folder).open()
-    for one in (first, third, first):
-        assert (await one.figures())["llamapool_tasks_total"] == 6
-        assert (await one.figures())["llamapool_http_connections"] == 3, "its own are closed"
+    for gateway in (first, third, first):
+        assert (await gateway.figures())["llamapool_tasks_total"] == 6
+        assert (await gateway.figures())["llamapool_http_connections"] == 3, "its own are closed"
     assert len(names(folder, ".json")) == 3, "both living ones and all ended ones"
     first.siblings.close()
     third.siblings.close()
@@ -134,10 +134,10 @@ async def test_counters_that_cannot_be_written_do_not_break_the_end(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     OneGateway(f"{folder}/never made").host.keep()
-    one = await OneGateway(folder).open()
+    gateway = await OneGateway(folder).open()
     monkeypatch.setattr(Path, "write_bytes", _full)
-    one.host.keep()
-    one.siblings.close()
+    gateway.host.keep()
+    gateway.siblings.close()
 
 
 def _full(path: Path, _: bytes) -> int:
@@ -172,33 +172,33 @@ async def test_a_gateway_that_does_not_answer_counts_with_what_it_last_told(
     second.siblings.respond("metrics", never)
     assert (await first.figures())["llamapool_tasks_total"] == 2
     stuck.set()
-    for one in (first, second):
-        one.siblings.close()
+    for gateway in (first, second):
+        gateway.siblings.close()
 
 
 async def test_an_unknown_question_harms_nobody(folder: str) -> None:
-    one = await OneGateway(folder).open()
-    path = one.siblings._path(one.siblings.name)
+    gateway = await OneGateway(folder).open()
+    path = gateway.siblings._path(gateway.siblings.name)
     reader, writer = await asyncio.open_unix_connection(path)
     writer.write(json.dumps({"question": "who"}).encode() + b"\n")
     assert await reader.read() == b""
     writer.close()
-    one.siblings.close()
+    gateway.siblings.close()
     assert await Siblings("").ask("metrics") == {}
 
 
 async def test_the_sums_of_keys_workers_and_processes_are_those_of_all(folder: str) -> None:
     first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
-    for one in (first, second):
-        one.work(2)
-        one.metrics.handshake_failed("blocked")
-        one.metrics.refused("m", "ann", "rate_limit")
-        one.metrics.record_stats("w", "m", 2, Stats(n_predicted=10))
+    for gateway in (first, second):
+        gateway.work(2)
+        gateway.metrics.handshake_failed("blocked")
+        gateway.metrics.refused("m", "ann", "rate_limit")
+        gateway.metrics.record_stats("w", "m", 2, Stats(n_predicted=10))
     first.metrics.record_stats(
         "w", "m", 1, Stats(n_predicted=100)
     )  # a run that only the first one heard
-    for one in (first, second):
-        found = await one.figures()
+    for gateway in (first, second):
+        found = await gateway.figures()
         assert found["llamapool_key_tasks_total"] == 4
         assert found["llamapool_key_waiting_tasks"] == 2
         assert found["llamapool_key_running_tasks"] == 4

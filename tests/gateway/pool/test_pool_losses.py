@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    async with Rig(tmp_path, heartbeat_s=0.1) as one:
-        yield one
+    async with Rig(tmp_path, heartbeat_s=0.1) as opened:
+        yield opened
 
 
 async def test_a_dead_worker_is_noticed_at_once_and_its_streams_fail_if_they_may_not_go_on(
@@ -46,8 +46,8 @@ async def stream_fails(rig: Rig) -> None:
 
 
 async def test_what_a_dead_worker_had_not_started_goes_to_another(rig: Rig) -> None:
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
-    async with rig.workers(one) as [doomed]:
+    options = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(options) as [doomed]:
         stream = rig.generate("second life")
         await doomed.got(m.Generate)
         async with one_more(rig, "b"):
@@ -70,15 +70,15 @@ async def test_a_restarted_worker_keeps_its_slots_and_its_work_is_remembered(rig
 
 
 async def test_a_stream_goes_on_at_another_worker_and_its_client_sees_nothing(rig: Rig) -> None:
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
-    async with rig.workers(one) as [doomed]:
+    options = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(options) as [doomed]:
         stream = await started_stream(rig, doomed, "one two three four", 2)
         async with one_more(rig, "b") as other:
             await doomed.die()
             assert await stream.receive() == Resumed()
             rest = [await stream.receive() for _ in range(3)]
-            (again,) = [one for one in other.received if isinstance(one, m.Generate)]
-    assert [one.text for one in rest[:2] if isinstance(one, m.Delta)] == [" three", " four"]
+            (again,) = [task for task in other.received if isinstance(task, m.Generate)]
+    assert [delta.text for delta in rest[:2] if isinstance(delta, m.Delta)] == [" three", " four"]
     done = rest[2]
     assert isinstance(done, m.Done)
     assert (done.finish, done.n_predicted) == (m.Finish.EOS, 4)
@@ -123,8 +123,8 @@ async def test_a_stream_goes_on_as_often_as_its_worker_dies(rig: Rig) -> None:
 
 
 async def test_the_worker_that_fails_a_part_of_an_answer_is_replaced(rig: Rig) -> None:
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
-    async with rig.workers(one) as [broken]:
+    options = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(options) as [broken]:
         stream = await started_stream(rig, broken, "one two three", 2)
         async with one_more(rig, "b"):
             key = m.TaskKey(stream.task_id)
@@ -134,8 +134,8 @@ async def test_the_worker_that_fails_a_part_of_an_answer_is_replaced(rig: Rig) -
 
 
 async def test_what_a_killed_worker_had_of_an_embedding_another_makes(rig: Rig) -> None:
-    one = FakeOptions(name="a", free_running=False, pooling="mean")
-    async with rig.workers(one) as [doomed]:
+    options = FakeOptions(name="a", free_running=False, pooling="mean")
+    async with rig.workers(options) as [doomed]:
         stream = rig.pool.submit(side_tasks.Embed(inputs=("text",)), model="fake")
         await doomed.got(side_tasks.Embed)
         async with FakeWorker(rig.endpoint, FakeOptions(name="b", pooling="mean")):
@@ -200,7 +200,7 @@ async def test_a_second_connection_of_a_worker_is_told_where_it_leads_and_not_ta
         async with second:
             await second.got(m.Welcome)
             said = [*fake.received, *second.received]
-            assert len({one.gateway for one in said if isinstance(one, m.Welcome)}) == 1
+            assert len({message.gateway for message in said if isinstance(message, m.Welcome)}) == 1
             await fake.step()
             await reach(stream, m.Delta)
             assert rig.pool.health().n_workers == 1
@@ -218,8 +218,8 @@ async def test_a_worker_that_is_busy_and_stands_still_is_given_up(
 ) -> None:
     """Its heartbeats go on, only its step counter stands still: its tasks move as after a death."""
     monkeypatch.setattr("gateway.pool.network.worker_connection._STALL_MORE_S", 0.2)
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
-    async with rig.workers(one) as [stuck]:
+    options = FakeOptions(name="a", n_slots=1, n_prefetch=1, free_running=False, stall_s=0.1)
+    async with rig.workers(options) as [stuck]:
         monkeypatch.setattr(stuck, "reconnect", AsyncMock())  # it does not come back
         running = rig.generate("never ends")
         await stuck.got(m.Generate)
@@ -237,8 +237,8 @@ async def test_a_worker_that_is_busy_and_moves_is_kept(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.pool.network.worker_connection._STALL_MORE_S", 0.2)
-    one = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
-    async with rig.workers(one) as [slow]:
+    options = FakeOptions(name="a", n_slots=1, free_running=False, stall_s=0.1)
+    async with rig.workers(options) as [slow]:
         stream = rig.generate("a b c d e f g h")
         await slow.got(m.Generate)
         for _ in range(8):
@@ -251,8 +251,8 @@ async def test_a_worker_that_is_busy_and_moves_is_kept(
 async def test_a_broken_worker_counts_as_a_loss_and_what_it_never_began_goes_to_another(
     rig: Rig,
 ) -> None:
-    one = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
-    async with rig.workers(one) as [broken]:
+    options = FakeOptions(name="a", n_slots=1, n_prefetch=0, free_running=False)
+    async with rig.workers(options) as [broken]:
         stream = rig.generate("second life")
         await broken.got(m.Generate)
         async with one_more(rig, "b"):
@@ -356,7 +356,7 @@ async def test_slots_of_a_mute_worker_are_told_by_the_gateway(
         await reach(stream, m.Started)
         fake.go_silent()
         reports = [report for report, _ in await rig.pool.calls.slots()]
-        assert [(one.id, one.is_processing, one.task_id) for one in reports] == [
+        assert [(slot.id, slot.is_processing, slot.task_id) for slot in reports] == [
             (0, True, stream.task_id),
             (1, False, -1),
         ]

@@ -21,10 +21,10 @@ from tests.gateway.inprocess import Running, running, until
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Running]:
     """Two workers of one model, both awake."""
-    async with running(tmp_path, metrics=True) as one:
+    async with running(tmp_path, metrics=True) as gateway:
         for name in ("w0", "w1"):
-            await one.add_worker(FakeOptions(name=name))
-        yield one
+            await gateway.add_worker(FakeOptions(name=name))
+        yield gateway
 
 
 async def set_sleeping(pair: Running, worker: FakeWorker, value: bool) -> None:
@@ -77,8 +77,8 @@ async def test_looking_at_the_server_wakes_nobody(pair: Running) -> None:
 
 async def test_those_who_ask_for_the_slots_at_once_share_one_question(pair: Running) -> None:
     rows = await asyncio.gather(*(pair.pool.calls.slots() for _ in range(50)))
-    assert {len(one) for one in rows} == {4}
-    questions = [one for w in pair.workers for one in w.received if isinstance(one, Inspect)]
+    assert {len(row) for row in rows} == {4}
+    questions = [task for w in pair.workers for task in w.received if isinstance(task, Inspect)]
     assert len(questions) == 2
 
 
@@ -95,28 +95,28 @@ async def test_a_task_goes_to_whoever_is_awake(pair: Running) -> None:
 
 
 def test_a_sleeping_worker_is_woken_before_anybody_waits() -> None:
-    one = Dispatcher()
+    dispatcher = Dispatcher()
     for name in ("awake", "asleep"):
-        one.worker_hello(name, name, "m")
-        one.worker_ready(name, card(1, 1), 0.0)
-    one.connected.sleeps("asleep", True)
+        dispatcher.worker_hello(name, name, "m")
+        dispatcher.worker_ready(name, card(1, 1), 0.0)
+    dispatcher.connected.sleeps("asleep", True)
     chosen: list[Any] = []
     for task_id in range(4):
         spec = TaskSpec(task_id=task_id, model="m", tenant="", n_tokens=1, takes_credit=True)
-        chosen += [act.worker for act in one.submit(spec, 0.0) if isinstance(act, Assign)]
+        chosen += [act.worker for act in dispatcher.submit(spec, 0.0) if isinstance(act, Assign)]
     assert chosen == ["awake", "asleep", "awake", "asleep"]
 
 
 def test_a_model_is_as_its_most_awake_worker() -> None:
-    one = Dispatcher()
-    assert PoolStatus(one).state("m") is ModelState.UNLOADED
-    one.worker_hello("a", "a", "m")
-    assert PoolStatus(one).state("m") is ModelState.LOADING
-    one.worker_ready("a", card(), 0.0)
-    assert PoolStatus(one).state("m") is ModelState.LOADED
-    one.connected.sleeps("a", True)
-    one.worker_hello("b", "b", "m")
-    assert PoolStatus(one).state("m") is ModelState.SLEEPING
+    dispatcher = Dispatcher()
+    assert PoolStatus(dispatcher).state("m") is ModelState.UNLOADED
+    dispatcher.worker_hello("a", "a", "m")
+    assert PoolStatus(dispatcher).state("m") is ModelState.LOADING
+    dispatcher.worker_ready("a", card(), 0.0)
+    assert PoolStatus(dispatcher).state("m") is ModelState.LOADED
+    dispatcher.connected.sleeps("a", True)
+    dispatcher.worker_hello("b", "b", "m")
+    assert PoolStatus(dispatcher).state("m") is ModelState.SLEEPING
 
 
 def test_a_heartbeat_of_an_older_worker_says_that_it_is_awake() -> None:

@@ -21,10 +21,10 @@ DIALOG = {"prompt": "A dialog.\nUser:", "anti_prompt": "User:", "assistant_name"
 @pytest.fixture
 async def pair(tmp_path: Path) -> AsyncIterator[Running]:
     """Two workers of two slots each."""
-    async with running(tmp_path) as one:
+    async with running(tmp_path) as gateway:
         for name in ("w0", "w1"):
-            await one.add_worker(FakeOptions(name=name, **OFFERS))
-        yield one
+            await gateway.add_worker(FakeOptions(name=name, **OFFERS))
+        yield gateway
 
 
 def message_of(response: Any, status: int = 400) -> str:
@@ -48,19 +48,19 @@ async def test_save_and_restore_go_to_the_worker_of_the_slot(
     response = await pair.post(f"/slots/3?action={action}", {"filename": "story"})
     assert response.json() == {"id_slot": 3, "filename": "story"} | answer
     first, second = pair.workers
-    assert not any(isinstance(one, SlotAction) for one in first.received)
+    assert not any(isinstance(task, SlotAction) for task in first.received)
     ((_, asked, slot),) = second.envelopes
     assert isinstance(asked, SlotAction)
     assert (asked.action, slot, asked.filename) == (action, 1, "story")
 
 
 async def test_with_two_keys_each_has_files_and_a_namespace_of_its_own(tmp_path: Path) -> None:
-    async with running(tmp_path, api_key_admin=("a", "b")) as one:
-        worker = await one.add_worker(FakeOptions(name="w0", **OFFERS))
+    async with running(tmp_path, api_key_admin=("a", "b")) as gateway:
+        worker = await gateway.add_worker(FakeOptions(name="w0", **OFFERS))
         for key, body in (("a", {}), ("b", {}), ("a", {"cache_salt": "x"})):
             headers = {"Authorization": f"Bearer {key}"}
             path, file = "/slots/0?action=save", {"filename": "story"}
-            answer = await one.client.post(path, json=file | body, headers=headers)
+            answer = await gateway.client.post(path, json=file | body, headers=headers)
             assert answer.status_code == 200, answer.text
         asked = [task for task in worker.received if isinstance(task, SlotAction)]
     (mine, yours, split) = asked
@@ -70,7 +70,7 @@ async def test_with_two_keys_each_has_files_and_a_namespace_of_its_own(tmp_path:
 
 async def test_without_keys_slots_and_files_are_common(pair: Running) -> None:
     await pair.post("/slots/0?action=save", {"filename": "story"})
-    asked = next(one for one in pair.workers[0].received if isinstance(one, SlotAction))
+    asked = next(task for task in pair.workers[0].received if isinstance(task, SlotAction))
     assert (asked.owner, asked.salt) == ("", "")
 
 
@@ -158,15 +158,19 @@ async def test_a_setting_that_a_worker_cannot_apply_is_named(
     await late.got(SetLora)
     await late.got(SetSystemPrompt)
     failed = Failed(code=ErrorCode.INTERNAL, message="no memory")
-    orders = [one for one in late.envelopes if isinstance(one.payload, SetLora | SetSystemPrompt)]
-    await late.send(*(Envelope(one.task, failed) for one in orders))
+    orders = [
+        envelope
+        for envelope in late.envelopes
+        if isinstance(envelope.payload, SetLora | SetSystemPrompt)
+    ]
+    await late.send(*(Envelope(order.task, failed) for order in orders))
     await until(lambda: len(_unapplied(caplog)) == 2)
-    told = [(one.__dict__["worker"], one.__dict__["setting"]) for one in _unapplied(caplog)]
+    told = [(line.__dict__["worker"], line.__dict__["setting"]) for line in _unapplied(caplog)]
     assert told == [("w2", "LoRA scales"), ("w2", "system prompt")]
 
 
 def _unapplied(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    return [one for one in caplog.records if one.message == "setting not applied"]
+    return [line for line in caplog.records if line.message == "setting not applied"]
 
 
 async def test_an_empty_array_turns_all_adapters_off(pair: Running) -> None:
@@ -192,7 +196,7 @@ async def test_a_request_brings_scales_of_its_own_and_sees_them_again(pair: Runn
     lora = [{"id": 0, "scale": 0.25}]
     response = await pair.post("/completion", {"prompt": "a b", "lora": lora})
     assert response.json()["generation_settings"]["lora"] == lora
-    asked = [one for worker in pair.workers for one in worker.received if type(one) is Generate]
+    asked = [task for worker in pair.workers for task in worker.received if type(task) is Generate]
     assert asked[0].params.lora == ((0, 0.25),)
 
 
@@ -205,10 +209,10 @@ async def test_props_cannot_be_changed_without_the_flag(gateway: Running) -> Non
 
 
 async def test_with_the_flag_there_is_nothing_to_change(tmp_path: Path) -> None:
-    async with running(tmp_path, props=True) as one:
-        await one.add_worker()
-        assert (await one.post("/props", {})).json() == {"success": True}
-        assert (await one.client.get("/props")).json()["endpoint_props"] is True
+    async with running(tmp_path, props=True) as gateway:
+        await gateway.add_worker()
+        assert (await gateway.post("/props", {})).json() == {"success": True}
+        assert (await gateway.client.get("/props")).json()["endpoint_props"] is True
 
 
 # ---- system prompt ----------------------------------------------------------------------------

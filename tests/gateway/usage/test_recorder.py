@@ -42,7 +42,7 @@ def recorder(tmp_path: Path) -> Iterator[UsageRecorder]:
 
 
 def completions(folder: Path) -> dict[tuple[str, ...], int]:
-    return {group: one.completion for group, one in ask(folder, ("key",), {}).items()}
+    return {group: sums.completion for group, sums in ask(folder, ("key",), {}).items()}
 
 
 def test_what_is_put_is_in_the_log_and_in_the_database(recorder: UsageRecorder) -> None:
@@ -74,7 +74,9 @@ def test_questions_are_bounded_by_days_keys_and_models(recorder: UsageRecorder) 
     recorder.put(entry(n=4, at=NOON + 86_400))
     recorder.flush().result(5)
     folder = recorder.folder
-    assert {group: one.completion for group, one in ask(folder, ("day", "model"), {}).items()} == {
+    assert {
+        group: sums.completion for group, sums in ask(folder, ("day", "model"), {}).items()
+    } == {
         (DAY, "m"): 1,
         (DAY, "other"): 2,
         ("2026-11-23", "m"): 4,
@@ -101,17 +103,17 @@ def test_a_crash_between_log_and_database_loses_and_doubles_nothing(tmp_path: Pa
 def test_several_processes_count_into_one_database(tmp_path: Path) -> None:
     several = [open_recorder(tmp_path, name) for name in "abc"]
 
-    def put(one: UsageRecorder) -> None:
+    def put(recorder: UsageRecorder) -> None:
         for _ in range(200):
-            one.put(entry())
+            recorder.put(entry())
 
-    threads = [threading.Thread(target=put, args=(one,)) for one in several]
+    threads = [threading.Thread(target=put, args=(recorder,)) for recorder in several]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for one in several:
-        one.close()
+    for recorder in several:
+        recorder.close()
     assert completions(tmp_path) == {("alice",): 600}
 
 
@@ -128,19 +130,19 @@ def test_a_full_disk_loses_nothing_and_stops_nobody(
         return real(fd, data)
 
     monkeypatch.setattr("gateway.usage.log_file.os.write", write)
-    one = open_recorder(tmp_path)
+    recorder = open_recorder(tmp_path)
     for n in (1, 2):
-        one.put(entry(n=n))
-        one.flush().result(5)
-    (kept,) = one.unwritten()
+        recorder.put(entry(n=n))
+        recorder.flush().result(5)
+    (kept,) = recorder.unwritten()
     assert (kept.tokens.requests, kept.tokens.completion) == (2, 3)
     assert unwritten([kept], ("key",), {})[("alice",)].completion == 3
     assert [r.message for r in caplog.records].count("usage not written") == 1
     is_full = False
-    one.put(entry(n=4))
-    one.flush().result(5)
-    assert one.unwritten() == []
-    one.close()
+    recorder.put(entry(n=4))
+    recorder.flush().result(5)
+    assert recorder.unwritten() == []
+    recorder.close()
     assert completions(tmp_path) == {("alice",): 7}
     (path,) = tmp_path.glob(PATTERN)
     assert len(path.read_bytes().splitlines()) == 2, "the torn lines were taken back"
@@ -159,17 +161,17 @@ def test_a_file_that_ended_while_the_database_was_locked_counts(
     def locked(_: UsageDatabase, path: Path) -> None:
         raise sqlite3.OperationalError(f"database is locked: {path}")
 
-    one = open_recorder(tmp_path, max_mib=1)
+    recorder = open_recorder(tmp_path, max_mib=1)
     with monkeypatch.context() as patch:
         patch.setattr(UsageDatabase, "take_in", locked)
-        one.put(entry(n=1))
-        one.flush().result(5)
+        recorder.put(entry(n=1))
+        recorder.flush().result(5)
     monkeypatch.setattr(UsageLog, "_is_full", lambda *_: True)
-    one.put(entry(n=2))
-    one.flush().result(5)
+    recorder.put(entry(n=2))
+    recorder.flush().result(5)
     assert len(list(tmp_path.glob(PATTERN))) == 2
     assert completions(tmp_path) == {("alice",): 3}
-    one.close()
+    recorder.close()
 
 
 def test_a_file_that_another_gateway_removes_meanwhile_ends_no_start(
@@ -183,10 +185,10 @@ def test_a_file_that_another_gateway_removes_meanwhile_ends_no_start(
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MAX_QUEUED", 3)
     monkeypatch.setattr(recording, "MAX_SUMS", 2)
-    one = UsageRecorder(tmp_path, UsageConfig(), "a")  # its thread never starts
+    recorder = UsageRecorder(tmp_path, UsageConfig(), "a")  # its thread never starts
     for number in range(10):
-        one.put(entry(f"key-{number}"))
-    left = one.unwritten()
+        recorder.put(entry(f"key-{number}"))
+    left = recorder.unwritten()
     assert len(left) == 3 + 2 + 1
     assert sum(each.tokens.requests for each in left) == 10
 
@@ -216,10 +218,10 @@ def test_old_files_go_and_their_sums_stay(tmp_path: Path) -> None:
     log.close()
     (path,) = tmp_path.glob(PATTERN)
     os.utime(path, (NOON - 86_400 * 40, NOON - 86_400 * 40))
-    one = open_recorder(tmp_path, "new", keep_days=30)
-    one.put(entry(n=1))
-    one.flush().result(5)
-    one.close()
+    recorder = open_recorder(tmp_path, "new", keep_days=30)
+    recorder.put(entry(n=1))
+    recorder.flush().result(5)
+    recorder.close()
     assert not path.exists()
     assert completions(tmp_path) == {("alice",): 6}
 
@@ -232,14 +234,14 @@ def test_a_clock_that_is_set_forward_removes_no_files(
     log.append(entry(n=5).line())
     log.close()
     (path,) = tmp_path.glob(PATTERN)
-    one = open_recorder(tmp_path, "new", keep_days=30)
-    one.put(entry(n=1))
-    one.flush().result(5)
+    recorder = open_recorder(tmp_path, "new", keep_days=30)
+    recorder.put(entry(n=1))
+    recorder.flush().result(5)
     later = time.time() + 86_400 * 365
     monkeypatch.setattr("gateway.usage.recorder.time.time", lambda: later)
-    one.put(entry(n=1))
-    one.flush().result(5)
-    one.close()
+    recorder.put(entry(n=1))
+    recorder.flush().result(5)
+    recorder.close()
     assert path.exists()
 
 

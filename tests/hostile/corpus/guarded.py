@@ -37,19 +37,25 @@ def _authorized(key: str) -> tuple[tuple[bytes, bytes], ...]:
 _ODD = ("", "a" * 400, "a" * 9000, "'; DROP TABLE usage; --", "%00", "%0a%0dX:%20y", "%ff", "*")
 _DAYS = ("0000-00-00", "9999-12-31", "2026-02-30", "-1", "1e9", "%D9%A0%D9%A0", "2026-11-22%0a")
 _PATHS = (
-    *(f"/admin/usage?by={one}" for one in (*_ODD, "key,model,day", "key," * 200, "sum(1)")),
-    *(f"/admin/usage?key={one}" for one in _ODD),
-    *(f"/admin/usage?from={one}&to={one}" for one in _DAYS),
-    *(f"/v1/usage?model={one}" for one in _ODD),
+    *(f"/admin/usage?by={value}" for value in (*_ODD, "key,model,day", "key," * 200, "sum(1)")),
+    *(f"/admin/usage?key={value}" for value in _ODD),
+    *(f"/admin/usage?from={day}&to={day}" for day in _DAYS),
+    *(f"/v1/usage?model={value}" for value in _ODD),
     "/v1/usage?key=admin",
     "/v1/usage?by=key",
     "/admin/usage?" + "by=day&" * 2000,
-    *(f"/admin/requests?limit={one}" for one in ("0", "-1", "1e3", "1000", "9" * 400, "%31")),
-    *(f"/admin/requests?state={one}&key={one}" for one in _ODD),
-    *(f"/admin/requests/{one}" for one in (*_ODD, "a/b/c", "..", "%2e%2e/x", quote("<script>"))),
-    *(f"/admin/{one}" for one in ("status", "workers", "quarantine", "rollout", "", "x", "../v1")),
-    *(f"/ui/{one}" for one in ("x/main.js", "../../x", "x/%2e%2e/app.py", "x/" + "a/" * 3000)),
-    *(f"/v1/models/{one}" for one in _ODD),
+    *(f"/admin/requests?limit={value}" for value in ("0", "-1", "1e3", "1000", "9" * 400, "%31")),
+    *(f"/admin/requests?state={value}&key={value}" for value in _ODD),
+    *(
+        f"/admin/requests/{value}"
+        for value in (*_ODD, "a/b/c", "..", "%2e%2e/x", quote("<script>"))
+    ),
+    *(
+        f"/admin/{value}"
+        for value in ("status", "workers", "quarantine", "rollout", "", "x", "../v1")
+    ),
+    *(f"/ui/{value}" for value in ("x/main.js", "../../x", "x/%2e%2e/app.py", "x/" + "a/" * 3000)),
+    *(f"/v1/models/{value}" for value in _ODD),
     "/metrics",
     "/pool",
     "/%2fpool%2fevents",

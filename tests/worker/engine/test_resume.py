@@ -50,8 +50,8 @@ class Cut:
         rig.engine.submit(Submit(self.task))
         rig.finish()
         messages = rig.of(self.task.key.id)
-        self.started = next(one for one in messages if isinstance(one, Started))
-        self.deltas = [one for one in messages if isinstance(one, Delta)]
+        self.started = next(message for message in messages if isinstance(message, Started))
+        self.deltas = [message for message in messages if isinstance(message, Delta)]
         self.tokens = tokens_of(self.deltas)
         self.text = "".join(delta.text for delta in self.deltas)
         self.done = rig.done(self.task.key.id)
@@ -75,20 +75,20 @@ def rest(rig: Rig, task: EngineTask, partial: PartialAnswer) -> tuple[list[Delta
     n_before = len(rig.envelopes)
     rig.engine.submit(Submit(again))
     rig.finish()
-    said = [one.payload for one in rig.envelopes[n_before:] if one.task == key]
+    said = [envelope.payload for envelope in rig.envelopes[n_before:] if envelope.task == key]
     done = said[-1]
     assert isinstance(done, Done), done
     assert isinstance(said[0], Started)
-    return [one for one in said if isinstance(one, Delta)], done
+    return [message for message in said if isinstance(message, Delta)], done
 
 
-def same(one: Done, other: Done) -> bool:
+def same(done: Done, other: Done) -> bool:
     """Return whether two ends say the same, but for what took how long and where."""
     fields = (
         *("finish", "stopping_word", "truncated", "has_new_line", "n_prompt", "n_cached"),
         *("n_predicted", "biases", "stops", "backend_sampling"),
     )
-    return all(getattr(one, name) == getattr(other, name) for name in fields)
+    return all(getattr(done, name) == getattr(other, name) for name in fields)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -103,8 +103,8 @@ def test_a_cut_after_any_token_changes_nothing(case: str) -> None:
         said = [*whole.deltas[:n], *deltas]
         assert "".join(delta.text for delta in said) == whole.text, n
         assert tokens_of(said) == whole.tokens, n
-        assert [one for delta in said for one in delta.probs] == [
-            one for delta in whole.deltas for one in delta.probs
+        assert [prob for delta in said for prob in delta.probs] == [
+            prob for delta in whole.deltas for prob in delta.probs
         ]
         assert deltas == [] or deltas[-1].n_predicted == whole.done.n_predicted
         assert same(done, whole.done), n
@@ -176,9 +176,9 @@ def test_what_was_generated_before_is_read_in_few_steps_and_shared() -> None:
     assert rig.engine.counters.n_prompt == n_prompt + 149
     assert rig.engine.counters.n_predicted == 50
     rest(rig, whole.task, partial)  # all of it is cached now
-    started = [one for one in rig.emitted if isinstance(one, Started)]
-    assert [one.n_reread for one in started] == [n_prompt + 149, 1]
-    assert [one.n_cached for one in started] == [0, n_prompt + 148]
+    started = [message for message in rig.emitted if isinstance(message, Started)]
+    assert [start.n_reread for start in started] == [n_prompt + 149, 1]
+    assert [start.n_cached for start in started] == [0, n_prompt + 148]
 
 
 def test_times_go_on() -> None:
@@ -210,7 +210,7 @@ def test_a_partial_answer_survives_a_preemption() -> None:
     while not rig.engine.counters.n_preempted:
         rig.turn()
     rig.finish()
-    deltas = [one for one in rig.of(50) if isinstance(one, Delta)]
+    deltas = [message for message in rig.of(50) if isinstance(message, Delta)]
     assert tokens_of([*whole.deltas[:20], *deltas]) == whole.tokens
 
 
@@ -278,7 +278,7 @@ def test_in_company_they_go_on_too(
     rig.finish()
     assert rig.done(other).n_predicted == 30
     for task, n in zip(tasks, cuts, strict=True):
-        deltas = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+        deltas = [message for message in rig.of(task.key.id) if isinstance(message, Delta)]
         assert tokens_of([*whole.deltas[:n], *deltas]) == whole.tokens
         assert rig.done(task.key.id).n_predicted == 40
 
@@ -292,7 +292,7 @@ def test_images_are_read_again_and_then_what_was_said_of_them() -> None:
     rig, task = seen()
     rig.engine.submit(Submit(task))
     rig.finish()
-    deltas = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+    deltas = [message for message in rig.of(task.key.id) if isinstance(message, Delta)]
     for n in (1, 10, 19, 20):
         other, again = seen()
         partial = PartialAnswer(
@@ -308,7 +308,7 @@ def test_the_tokens_of_the_prompt_are_echoed_once() -> None:
     task = replace(rig.task("abc", n_predict=5, n_probs=1), echo_from=1)
     rig.engine.submit(Submit(task))
     rig.finish()
-    first = [one for one in rig.of(task.key.id) if isinstance(one, Delta)]
+    first = [message for message in rig.of(task.key.id) if isinstance(message, Delta)]
     assert first[0].prompt
     partial = PartialAnswer(tokens=tuple(tokens_of(first[:3])), seed=5, echoed=True)
     deltas, _ = rest(Rig(), task, partial)

@@ -41,14 +41,14 @@ def matcher(text: str) -> Matcher:
     return Matcher(TokenGrammar(Automaton(parse(text)), TRIE, [EOG]), PIECES)
 
 
-def say(one: Matcher, text: str | bytes) -> None:
+def say(grammar: Matcher, text: str | bytes) -> None:
     """Accept a text byte by byte."""
     for byte in text.encode() if isinstance(text, str) else text:
-        one.accept(PIECES.index(bytes([byte])))
+        grammar.accept(PIECES.index(bytes([byte])))
 
 
-def allowed(one: Matcher) -> set[bytes]:
-    return {PIECES[token] for token in np.flatnonzero(one.mask())}
+def allowed(grammar: Matcher) -> set[bytes]:
+    return {PIECES[token] for token in np.flatnonzero(grammar.mask())}
 
 
 def test_the_tree_holds_every_token_once() -> None:
@@ -65,25 +65,25 @@ def test_the_tree_holds_every_token_once() -> None:
 
 
 def test_words_follow_letter_by_letter_or_at_once() -> None:
-    one = matcher('root ::= "the" ("re" | " " .)?')
-    assert allowed(one) == {b"t", b"the", b"there"}
-    one.accept(PIECES.index(b"the"))
-    assert allowed(one) == {b"r", b" ", b"</s>"}
-    say(one, " ")
-    assert {b"x", "é".encode(), b"\xc3"} < allowed(one)
-    assert b"\xa9" not in allowed(one)
-    one.accept(PIECES.index("é".encode()))
-    assert allowed(one) == {b"</s>"}
+    grammar = matcher('root ::= "the" ("re" | " " .)?')
+    assert allowed(grammar) == {b"t", b"the", b"there"}
+    grammar.accept(PIECES.index(b"the"))
+    assert allowed(grammar) == {b"r", b" ", b"</s>"}
+    say(grammar, " ")
+    assert {b"x", "é".encode(), b"\xc3"} < allowed(grammar)
+    assert b"\xa9" not in allowed(grammar)
+    grammar.accept(PIECES.index("é".encode()))
+    assert allowed(grammar) == {b"</s>"}
 
 
 def test_a_character_may_come_in_parts() -> None:
-    one = matcher("root ::= [à-ï]+")
-    assert b"\xc3" in allowed(one) and b"\xc2" not in allowed(one)
-    say(one, b"\xc3")
-    assert b"\xa9" in allowed(one)
-    assert b"\xbf" not in allowed(one), "that would be ÿ"
-    say(one, b"\xa9")
-    assert EOG in np.flatnonzero(one.mask())
+    grammar = matcher("root ::= [à-ï]+")
+    assert b"\xc3" in allowed(grammar) and b"\xc2" not in allowed(grammar)
+    say(grammar, b"\xc3")
+    assert b"\xa9" in allowed(grammar)
+    assert b"\xbf" not in allowed(grammar), "that would be ÿ"
+    say(grammar, b"\xa9")
+    assert EOG in np.flatnonzero(grammar.mask())
 
 
 def test_a_token_within_a_character_is_refused_where_some_of_it_are_left_out() -> None:
@@ -102,23 +102,23 @@ def test_tokens_may_be_named() -> None:
 
 
 def test_the_mask_and_the_single_question_agree() -> None:
-    one = matcher('root ::= ([a-z ]+ | "日"? [^a-zé]{2,3} | .)* "=" root?')
+    grammar = matcher('root ::= ([a-z ]+ | "日"? [^a-zé]{2,3} | .)* "=" root?')
     for text in ("the ", "日x", "\n", "=", "é"):
-        mask = one.mask()
+        mask = grammar.mask()
         for token in range(len(PIECES)):
-            assert mask[token] == one.is_allowed(token), PIECES[token]
-        say(one, text)
+            assert mask[token] == grammar.is_allowed(token), PIECES[token]
+        say(grammar, text)
 
 
 def test_what_is_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automata, "MAX_STATES", 3)
-    one, other = matcher('root ::= "(" root ")" | [a-z]{0,9}'), None
-    other = Matcher(one._rules, PIECES)
+    grammar, other = matcher('root ::= "(" root ")" | [a-z]{0,9}'), None
+    other = Matcher(grammar._rules, PIECES)
     say(other, "((")
-    say(one, "((((((abc")
-    assert allowed(one) >= {b"d", b")"}
-    say(one, ")))")
-    assert allowed(one) == {b")"}
+    say(grammar, "((((((abc")
+    assert allowed(grammar) >= {b"d", b")"}
+    say(grammar, ")))")
+    assert allowed(grammar) == {b")"}
     say(other, "a))")
     assert allowed(other) == {b"</s>"}
 
@@ -129,16 +129,16 @@ def test_large_states_are_forgotten_before_they_fill_the_memory(
     """The last 50 letters before the end must begin with an a: each text is a state of its own."""
     monkeypatch.setattr(automata, "MAX_HELD", 200)
     text = 'root ::= [ab]* "a" [ab]{50} "c"'
-    one, free = matcher(text), matcher(text)
-    automaton = one._rules.automaton
+    grammar, free = matcher(text), matcher(text)
+    automaton = grammar._rules.automaton
     for letter in "abbab" * 60:
-        say(one, letter)
+        say(grammar, letter)
         held = sum(len(state.places) for state in automaton._states.values())
         assert automaton._n_held == held <= 200
         monkeypatch.setattr(automata, "MAX_HELD", 1 << 30)
         say(free, letter)
         monkeypatch.setattr(automata, "MAX_HELD", 200)
-        assert allowed(one) == allowed(free)
+        assert allowed(grammar) == allowed(free)
 
 
 HOSTILE = {
@@ -172,11 +172,11 @@ def test_no_grammar_takes_long(name: str) -> None:
     text, said = HOSTILE[name]
     start = time.process_time()
     try:
-        one = matcher(text)
+        grammar = matcher(text)
         for char in said:
-            one.mask()
-            say(one, char)
-        one.mask()
+            grammar.mask()
+            say(grammar, char)
+        grammar.mask()
     except GrammarError as error:
         assert re.search("ambiguous|too many ways", str(error))
     # Generous: what this must not take is hours.
@@ -184,20 +184,20 @@ def test_no_grammar_takes_long(name: str) -> None:
 
 
 def test_a_task_ends_when_it_has_used_its_time_up() -> None:
-    one = matcher('root ::= "a" root | "a" root "b" | "a" root "c"')
+    grammar = matcher('root ::= "a" root | "a" root "b" | "a" root "c"')
     with pytest.raises(GrammarError, match="too ambiguous"):
-        say(one, "a" * 64)
+        say(grammar, "a" * 64)
 
 
-def walk(one: Matcher, choices: Sequence[int]) -> str:
+def walk(grammar: Matcher, choices: Sequence[int]) -> str:
     """Let a matcher go where the numbers say; return the text."""
     text = b""
     for choice in choices:
-        tokens = [token for token in np.flatnonzero(one.mask()).tolist() if token != EOG]
+        tokens = [token for token in np.flatnonzero(grammar.mask()).tolist() if token != EOG]
         if not tokens:
             break
         token = tokens[choice % len(tokens)]
-        one.accept(token)
+        grammar.accept(token)
         text += PIECES[token]
     return text.decode(errors="replace")
 

@@ -35,96 +35,114 @@ def alike(n: int, **fields: object) -> list[WorkerConfig]:
 def test_the_cores_granted_are_divided_among_the_workers(
     host: Host, n_workers: int, threads: int
 ) -> None:
-    for one in placed(host, *alike(n_workers)):
-        assert (one.n_threads, one.n_threads_batch) == (threads, threads)
+    for placement in placed(host, *alike(n_workers)):
+        assert (placement.n_threads, placement.n_threads_batch) == (threads, threads)
 
 
 def test_slow_cores_of_a_hybrid_machine_are_not_counted() -> None:
     fast = [Cpu(number=i, core=i // 2 * 2) for i in range(8)]
     slow = [Cpu(number=i, core=i, is_efficient=True) for i in range(8, 12)]
-    (one,) = placed(Host(cpus=(*fast, *slow), n_online=12), WorkerConfig())
-    assert one.n_threads == 4
-    (one,) = placed(Host(cpus=tuple(slow), n_online=12), WorkerConfig())
-    assert one.n_threads == 4
+    (placement,) = placed(Host(cpus=(*fast, *slow), n_online=12), WorkerConfig())
+    assert placement.n_threads == 4
+    (placement,) = placed(Host(cpus=tuple(slow), n_online=12), WorkerConfig())
+    assert placement.n_threads == 4
 
 
 def test_threads_that_are_given_stand_and_batches_follow_them() -> None:
-    one, two = placed(
+    placement, two = placed(
         flat(8), WorkerConfig(n_threads=3), WorkerConfig(n_threads=2, n_threads_batch=6)
     )
-    assert (one.n_threads, one.n_threads_batch) == (3, 3)
+    assert (placement.n_threads, placement.n_threads_batch) == (3, 3)
     assert (two.n_threads, two.n_threads_batch) == (2, 6)
-    assert "threads: as given" in one.why
+    assert "threads: as given" in placement.why
 
 
 def test_threads_wait_awake_only_while_each_has_a_core() -> None:
-    assert [one.poll for one in placed(flat(4), *alike(2))] == [50, 50]
+    assert [placement.poll for placement in placed(flat(4), *alike(2))] == [50, 50]
     crowded = placed(flat(4), *alike(2, n_threads=4))
-    assert [one.poll for one in crowded] == [0, 0]
+    assert [placement.poll for placement in crowded] == [0, 0]
     assert "8 threads share 4 cores" in crowded[0].why
-    assert [one.poll for one in placed(flat(1), *alike(2))] == [0, 0]
-    assert [one.poll for one in placed(flat(4), *alike(2, n_threads=4, poll=7))] == [7, 7]
+    assert [placement.poll for placement in placed(flat(1), *alike(2))] == [0, 0]
+    assert [placement.poll for placement in placed(flat(4), *alike(2, n_threads=4, poll=7))] == [
+        7,
+        7,
+    ]
 
 
 def test_on_one_node_nobody_is_pinned() -> None:
-    for one in placed(flat(8), *alike(2)):
-        assert (one.cpus, one.numa) == ("all", "none")
+    for placement in placed(flat(8), *alike(2)):
+        assert (placement.cpus, placement.numa) == ("all", "none")
 
 
 def test_one_worker_spreads_over_all_nodes() -> None:
-    (one,) = placed(nodes(2, 16), WorkerConfig())
-    assert (one.n_threads, one.cpus, one.numa) == (32, "all", "distribute")
+    (placement,) = placed(nodes(2, 16), WorkerConfig())
+    assert (placement.n_threads, placement.cpus, placement.numa) == (32, "all", "distribute")
 
 
 def test_one_worker_in_a_part_of_a_machine_is_left_to_the_kernel() -> None:
     for host in (nodes(2, 16, quota=8), nodes(2, 16, n_online=64)):
-        (one,) = placed(host, WorkerConfig())
-        assert (one.cpus, one.numa) == ("all", "none")
-        assert "part of the machine" in one.why
+        (placement,) = placed(host, WorkerConfig())
+        assert (placement.cpus, placement.numa) == ("all", "none")
+        assert "part of the machine" in placement.why
 
 
 def test_one_worker_whose_threads_fit_into_a_node_stays_there() -> None:
-    (one,) = placed(nodes(2, 16, threads=2), WorkerConfig(n_threads=12))
-    assert (one.n_threads, one.cpus, one.numa) == (12, "0-15,32-47", "none")
+    (placement,) = placed(nodes(2, 16, threads=2), WorkerConfig(n_threads=12))
+    assert (placement.n_threads, placement.cpus, placement.numa) == (12, "0-15,32-47", "none")
 
 
 def test_as_many_workers_as_nodes_get_one_each() -> None:
     found = placed(nodes(2, 16, threads=2), *alike(2))
-    assert [one.cpus for one in found] == ["0-15,32-47", "16-31,48-63"]
-    assert {(one.n_threads, one.numa, one.poll) for one in found} == {(16, "none", 50)}
+    assert [placement.cpus for placement in found] == ["0-15,32-47", "16-31,48-63"]
+    assert {(placement.n_threads, placement.numa, placement.poll) for placement in found} == {
+        (16, "none", 50)
+    }
     assert "NUMA node 1, so that its memory is near" in found[1].why
 
 
 def test_more_workers_than_nodes_share_them_evenly() -> None:
     found = placed(nodes(2, 16), *alike(3))
-    assert [(one.cpus, one.n_threads) for one in found] == [("0-15", 8), ("16-31", 16), ("0-15", 8)]
+    assert [(placement.cpus, placement.n_threads) for placement in found] == [
+        ("0-15", 8),
+        ("16-31", 16),
+        ("0-15", 8),
+    ]
 
 
 def test_fewer_workers_than_nodes_get_neighbours() -> None:
     found = placed(nodes(4, 8), *alike(2))
-    assert [(one.cpus, one.n_threads) for one in found] == [("0-15", 16), ("16-31", 16)]
+    assert [(placement.cpus, placement.n_threads) for placement in found] == [
+        ("0-15", 16),
+        ("16-31", 16),
+    ]
 
 
 def test_a_quota_bounds_the_threads_on_a_node() -> None:
     found = placed(nodes(2, 16, quota=8), *alike(2))
-    assert [(one.cpus, one.n_threads) for one in found] == [("0-15", 4), ("16-31", 4)]
+    assert [(placement.cpus, placement.n_threads) for placement in found] == [
+        ("0-15", 4),
+        ("16-31", 4),
+    ]
 
 
 def test_nodes_of_unequal_size_give_what_they_have() -> None:
     cpus = [Cpu(number=i, core=i, node=0 if i < 12 else 1) for i in range(16)]
     found = placed(Host(cpus=tuple(cpus), n_online=16), *alike(2))
-    assert [(one.cpus, one.n_threads) for one in found] == [("0-11", 12), ("12-15", 4)]
+    assert [(placement.cpus, placement.n_threads) for placement in found] == [
+        ("0-11", 12),
+        ("12-15", 4),
+    ]
 
 
 @pytest.mark.parametrize("n_workers", [1, 2])
 def test_workers_on_gpus_go_anywhere(n_workers: int) -> None:
-    for one in placed(nodes(2, 16, has_gpu=True), *alike(n_workers)):
-        assert (one.cpus, one.numa) == ("all", "none")
-        assert "GPU" in one.why
-    (one,) = placed(nodes(2, 16), WorkerConfig(devices="0"))
-    assert one.cpus == "all"
-    (one,) = placed(nodes(2, 16, has_gpu=True), WorkerConfig(n_gpu_layers=0))
-    assert one.numa == "distribute"
+    for placement in placed(nodes(2, 16, has_gpu=True), *alike(n_workers)):
+        assert (placement.cpus, placement.numa) == ("all", "none")
+        assert "GPU" in placement.why
+    (placement,) = placed(nodes(2, 16), WorkerConfig(devices="0"))
+    assert placement.cpus == "all"
+    (placement,) = placed(nodes(2, 16, has_gpu=True), WorkerConfig(n_gpu_layers=0))
+    assert placement.numa == "distribute"
 
 
 def test_what_a_person_says_of_the_place_stands() -> None:
@@ -143,14 +161,14 @@ def test_what_was_chosen_is_chosen_again() -> None:
             first = placed(host, *alike(n))
             again = [
                 WorkerConfig(
-                    n_threads=one.n_threads,
-                    n_threads_batch=one.n_threads_batch,
-                    cpus=one.cpus,
-                    numa=one.numa,
-                    poll=one.poll,
-                    use_mmap=not one.reads,
+                    n_threads=placement.n_threads,
+                    n_threads_batch=placement.n_threads_batch,
+                    cpus=placement.cpus,
+                    numa=placement.numa,
+                    poll=placement.poll,
+                    use_mmap=not placement.reads,
                 )
-                for one in first
+                for placement in first
             ]
             second = placed(flat(1), *again)
             assert [(o.cpus, o.numa, o.n_threads, o.poll) for o in first] == [

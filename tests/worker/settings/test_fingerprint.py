@@ -18,31 +18,31 @@ def model(path: Path, fill: bytes = b"a", size: int = 3 << 20) -> WorkerConfig:
 
 
 def test_a_copy_of_the_file_has_the_same_fingerprint(tmp_path: Path) -> None:
-    one, other = model(tmp_path / "one.gguf"), model(tmp_path / "other.gguf")
+    file, other = model(tmp_path / "one.gguf"), model(tmp_path / "other.gguf")
     os.utime(other.model, (1, 1))
-    assert fingerprint(one) == fingerprint(other)
+    assert fingerprint(file) == fingerprint(other)
 
 
 def test_other_weights_of_the_same_size_have_another(tmp_path: Path) -> None:
-    one = model(tmp_path / "one.gguf")
+    file = model(tmp_path / "one.gguf")
     path = tmp_path / "other.gguf"
-    path.write_bytes(Path(one.model).read_bytes()[: 2 << 20] + b"b" * (1 << 20))
-    assert fingerprint(one) != fingerprint(replace(one, model=str(path)))
+    path.write_bytes(Path(file.model).read_bytes()[: 2 << 20] + b"b" * (1 << 20))
+    assert fingerprint(file) != fingerprint(replace(file, model=str(path)))
 
 
 def test_a_file_that_is_replaced_in_place_has_another(tmp_path: Path) -> None:
-    one = model(tmp_path / "one.gguf")
-    before = fingerprint(one)
+    file = model(tmp_path / "one.gguf")
+    before = fingerprint(file)
     model(tmp_path / "one.gguf", b"b")
-    assert fingerprint(one) != before
+    assert fingerprint(file) != before
 
 
 def test_all_parts_of_a_split_file_count(tmp_path: Path) -> None:
-    one = model(tmp_path / "m-00001-of-00002.gguf")
+    file = model(tmp_path / "m-00001-of-00002.gguf")
     model(tmp_path / "m-00002-of-00002.gguf")
-    before = fingerprint(one)
+    before = fingerprint(file)
     model(tmp_path / "m-00002-of-00002.gguf", b"b")
-    assert fingerprint(one) != before
+    assert fingerprint(file) != before
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_all_parts_of_a_split_file_count(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_change_a_text_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    one = model(tmp_path / "one.gguf")
-    assert fingerprint(replace(one, **change)) != fingerprint(one)
+    file = model(tmp_path / "one.gguf")
+    assert fingerprint(replace(file, **change)) != fingerprint(file)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_options_that_change_a_text_count(tmp_path: Path, change: dict[str, Any]
     ],
 )
 def test_place_size_and_speed_do_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
-    one = model(tmp_path / "one.gguf")
-    assert fingerprint(replace(one, **change)) == fingerprint(one)
+    file = model(tmp_path / "one.gguf")
+    assert fingerprint(replace(file, **change)) == fingerprint(file)
 
 
 def test_rounding_follows_device_and_batch() -> None:
-    one = WorkerConfig()
-    assert rounding(one) == rounding(replace(one, name="w-2"))
-    assert rounding(one) != rounding(replace(one, n_gpu_layers=0))
-    assert rounding(one) != rounding(replace(one, cache_type_k="q8_0"))
+    config = WorkerConfig()
+    assert rounding(config) == rounding(replace(config, name="w-2"))
+    assert rounding(config) != rounding(replace(config, n_gpu_layers=0))
+    assert rounding(config) != rounding(replace(config, cache_type_k="q8_0"))
 
 
 def test_every_neutral_key_is_a_key() -> None:

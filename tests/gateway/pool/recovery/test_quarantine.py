@@ -113,7 +113,7 @@ def test_eight_streams_on_a_killed_worker_are_tried_one_by_one_and_cleared() -> 
         assert read(pool, "b", i, attempt=1, n_deltas=2) == []
         assert proceed(read(pool, "b", i, attempt=1, n_deltas=1)) == [(following, "b")]
     read(pool, "b", 7, attempt=1)
-    assert not any(one.is_on_trial for one in pool.tasks.values())
+    assert not any(task.is_on_trial for task in pool.tasks.values())
     assert repr(pool.quarantine) == "<Quarantine suspects=0>"
 
 
@@ -138,8 +138,8 @@ def test_what_pauses_is_not_accused_of_the_death_of_its_worker() -> None:
         pauses(pool, "b", i)
     restart(pool, "c", 1.5)
     assert len(places(pool.worker_lost("b", 2.0))) == 7
-    suspects = [one.suspect for one in pool.tasks.values()]
-    assert [one.n_deaths for one in suspects if one is not None] == [2, *[1] * 7]
+    suspects = [task.suspect for task in pool.tasks.values()]
+    assert [suspect.n_deaths for suspect in suspects if suspect is not None] == [2, *[1] * 7]
     for i in range(1, 8):
         pauses(pool, "c", i, attempt=2)
         read(pool, "c", i, attempt=2)
@@ -212,7 +212,7 @@ def test_of_eight_streams_only_the_one_that_was_tried_is_held_and_the_others_go_
     pool.worker_lost("b", 3.0)
     held = pool.tasks[3]
     assert held.worker == ""
-    while unread := [one for one in pool.workers["c"].tasks.values() if not one.is_read]:
+    while unread := [task for task in pool.workers["c"].tasks.values() if not task.is_read]:
         read(pool, "c", unread[0].task_id, attempt=unread[0].attempt)
     assert set(pool.workers["c"].tasks) == {0, 1, 2, 4, 5, 6, 7}
     assert failures(pool.expire(13.1)) == {3: ErrorCode.QUARANTINED}
@@ -271,10 +271,10 @@ def test_a_request_that_goes_a_little_further_each_time_is_refused_in_the_end() 
     pool.submit(named(1, "poison"), 0.0)
     n_deaths = 0
     while 1 in pool.tasks:
-        one = pool.tasks[1]
-        read(pool, one.worker, 1, attempt=one.attempt, n_deltas=5)
+        task = pool.tasks[1]
+        read(pool, task.worker, 1, attempt=task.attempt, n_deltas=5)
         n_deaths += 1
-        actions = pool.worker_lost(one.worker, float(n_deaths))
+        actions = pool.worker_lost(task.worker, float(n_deaths))
         if 1 in pool.tasks:
             assert restart(pool, f"a:{n_deaths}", n_deaths + 0.5) == [(1, f"a:{n_deaths}")]
     assert n_deaths == 16
@@ -331,8 +331,8 @@ class Killing:
                 restart(self.pool, f"{name}:{self.n_deaths}", self.now)
 
     def step(self, tasks: list[Task]) -> None:
-        for one in tasks:
-            attempt = (one.task_id, one.attempt)
+        for running in tasks:
+            attempt = (running.task_id, running.attempt)
             if attempt not in self.reading:
                 self.reading[attempt] = self.random.randrange(2, 25)
             self.reading[attempt] -= 1
@@ -340,16 +340,18 @@ class Killing:
                 continue
             key = TaskKey(*attempt)
             if self.reading[attempt] == -1:
-                self.pool.started(one.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
-            if one.is_paused:
+                self.pool.started(
+                    running.worker, started(*attempt[:1], attempt=attempt[1]), self.now
+                )
+            if running.is_paused:
                 told = PromptRead(n_read=1, is_paused=True)
-                self.note(self.pool.prompt_cost(one.worker, key, told, self.now))
+                self.note(self.pool.prompt_cost(running.worker, key, told, self.now))
                 continue
-            one.answer.tokens.append(1)
-            if not one.is_read:
-                self.pool.prompt_read(one.worker, key, self.now)
-            if len(one.answer.tokens) > 100 + one.task_id % 50:
-                self.pool.ended(one.worker, done(*attempt), self.now)
+            running.answer.tokens.append(1)
+            if not running.is_read:
+                self.pool.prompt_read(running.worker, key, self.now)
+            if len(running.answer.tokens) > 100 + running.task_id % 50:
+                self.pool.ended(running.worker, done(*attempt), self.now)
 
     def note(self, actions: Sequence[Action]) -> None:
         self.refused.update(failures(actions))
@@ -378,14 +380,18 @@ class Poisoned(Killing):
         self.killed: list[str] = []
 
     def step(self, tasks: list[Task]) -> None:
-        for one in tasks:
-            left = self.reading.get((one.task_id, one.attempt), 1)
-            writes = left <= 0 and not one.is_paused
-            if one.task_id == self.poison and writes and len(one.answer.tokens) >= self.place:
-                self.killed.append(one.worker)
+        for running in tasks:
+            left = self.reading.get((running.task_id, running.attempt), 1)
+            writes = left <= 0 and not running.is_paused
+            if (
+                running.task_id == self.poison
+                and writes
+                and len(running.answer.tokens) >= self.place
+            ):
+                self.killed.append(running.worker)
                 for other in tasks:  # the last steps are lost with the worker
                     del other.answer.tokens[-self.random.randrange(1, 3) :]
-                self.kill(one.worker)
+                self.kill(running.worker)
                 return
         super().step(tasks)
 

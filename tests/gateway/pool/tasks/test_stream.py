@@ -49,40 +49,40 @@ DONE = Done(finish=Finish.EOS)
 
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_many_deltas_that_nobody_fetched_are_merged(is_over: bool) -> None:
-    one, text = stream(), "abcdefghi"
+    task_stream, text = stream(), "abcdefghi"
     for n, letter in enumerate(text, start=1):
-        one.push_delta(delta(letter, n), 11.0)
+        task_stream.push_delta(delta(letter, n), 11.0)
     if is_over:
-        one.push(DONE)
+        task_stream.push(DONE)
     tokens = tuple(range(1, 10))
-    assert await one.receive() == Delta(text=text, tokens=tokens, n_predicted=9)
-    one.push(DONE)
-    assert await one.receive() is DONE
-    assert not one.has_mail
+    assert await task_stream.receive() == Delta(text=text, tokens=tokens, n_predicted=9)
+    task_stream.push(DONE)
+    assert await task_stream.receive() is DONE
+    assert not task_stream.has_mail
 
 
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_few_deltas_that_came_together_are_fetched_one_by_one(is_over: bool) -> None:
-    one = stream()
+    task_stream = stream()
     for n, letter in enumerate("abc", start=1):
-        one.push_delta(delta(letter, n), 11.0)
+        task_stream.push_delta(delta(letter, n), 11.0)
     if is_over:
-        one.push(DONE)
-    got = [await one.receive() for _ in range(3)]
+        task_stream.push(DONE)
+    got = [await task_stream.receive() for _ in range(3)]
     assert got == [delta("a", 1), delta("b", 2), delta("c", 3)]
-    assert one.has_mail == is_over
-    one.push(DONE)
-    assert await one.receive() is DONE
+    assert task_stream.has_mail == is_over
+    task_stream.push(DONE)
+    assert await task_stream.receive() is DONE
 
 
 async def test_a_delta_is_never_merged_across_another_message() -> None:
-    one = stream()
+    task_stream = stream()
     started = Started(slot=0, n_prompt=1)
-    one.push(started)
-    one.push_delta(delta("a", 1), 11.0)
-    one.push(started)
-    one.push_delta(delta("b", 2), 11.0)
-    got = [await one.receive() for _ in range(4)]
+    task_stream.push(started)
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push(started)
+    task_stream.push_delta(delta("b", 2), 11.0)
+    got = [await task_stream.receive() for _ in range(4)]
     assert got == [started, delta("a", 1), started, delta("b", 2)]
 
 
@@ -99,39 +99,39 @@ def test_merging_keeps_probabilities_and_the_last_timings() -> None:
 
 
 def test_a_slow_reader_costs_the_memory_of_its_text() -> None:
-    one = stream()
+    task_stream = stream()
     for n in range(10_000):
-        one.push_delta(delta("x", n), 11.0)
-    assert len(one._deltas) < 100
+        task_stream.push_delta(delta("x", n), 11.0)
+    assert len(task_stream._deltas) < 100
 
 
 async def test_a_waiting_reader_is_woken() -> None:
-    one = stream()
-    reader: asyncio.Task[TaskMessage] = asyncio.create_task(one.receive())
+    task_stream = stream()
+    reader: asyncio.Task[TaskMessage] = asyncio.create_task(task_stream.receive())
     await asyncio.sleep(0)
-    one.push_delta(delta("a", 1), 11.0)
+    task_stream.push_delta(delta("a", 1), 11.0)
     assert await reader == delta("a", 1)
 
 
 async def test_result_skips_to_the_terminal_message() -> None:
-    one = stream()
-    one.push(Started(slot=0, n_prompt=1))
-    one.push_delta(delta("a", 1), 11.0)
-    one.push(DONE)
-    assert await one.result() is DONE
+    task_stream = stream()
+    task_stream.push(Started(slot=0, n_prompt=1))
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push(DONE)
+    assert await task_stream.result() is DONE
 
 
 async def test_a_failure_is_raised_after_what_came_before_it() -> None:
-    one = stream()
-    one.push_delta(delta("a", 1), 11.0)
-    one.push(
+    task_stream = stream()
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push(
         Failed(
             code=ErrorCode.CONTEXT_EXCEEDED, message="too long", param="prompt", detail={"n_ctx": 8}
         )
     )
-    assert await one.receive() == delta("a", 1)
+    assert await task_stream.receive() == delta("a", 1)
     with pytest.raises(TaskError, match="too long") as caught:
-        await one.receive()
+        await task_stream.receive()
     error = caught.value
     assert (error.code, error.param, error.detail) == (
         ErrorCode.CONTEXT_EXCEEDED,
@@ -141,52 +141,52 @@ async def test_a_failure_is_raised_after_what_came_before_it() -> None:
 
 
 async def test_an_error_wakes_the_reader() -> None:
-    one = stream()
-    reader = asyncio.create_task(one.receive())
+    task_stream = stream()
+    reader = asyncio.create_task(task_stream.receive())
     await asyncio.sleep(0)
-    one.fail(TaskError(ErrorCode.UNAVAILABLE, "worker lost"))
+    task_stream.fail(TaskError(ErrorCode.UNAVAILABLE, "worker lost"))
     with pytest.raises(TaskError, match="worker lost"):
         await reader
 
 
 def test_close_tells_the_pool_once() -> None:
     closed: list[TaskStream] = []
-    one = stream(closed=closed)
-    one.close()
-    one.close()
-    assert closed == [one]
-    assert repr(one) == "<TaskStream 1 closed at queue n_predicted=0>"
+    task_stream = stream(closed=closed)
+    task_stream.close()
+    task_stream.close()
+    assert closed == [task_stream]
+    assert repr(task_stream) == "<TaskStream 1 closed at queue n_predicted=0>"
 
 
 def test_close_after_the_end_tells_nobody() -> None:
     closed: list[TaskStream] = []
-    one = stream(closed=closed)
-    one.push(DONE)
-    one.close()
+    task_stream = stream(closed=closed)
+    task_stream.push(DONE)
+    task_stream.close()
     assert closed == []
 
 
 async def test_close_keeps_nothing() -> None:
-    one = stream()
-    one.push(Started(slot=0, n_prompt=1))
-    one.push_delta(delta("a", 1), 11.0)
-    one.close()
-    one.push(DONE)
-    assert one._mail == []
+    task_stream = stream()
+    task_stream.push(Started(slot=0, n_prompt=1))
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.close()
+    task_stream.push(DONE)
+    assert task_stream._mail == []
     with pytest.raises(AssertionError):
-        await one.receive()
+        await task_stream.receive()
 
 
 def test_times_are_measured_from_the_submission() -> None:
-    one = stream()
-    task = one.task
-    assert (task.queued_s, task.ttft_s, one.answer.itl_s) == (0.0, 0.0, 0.0)
+    task_stream = stream()
+    task = task_stream.task
+    assert (task.queued_s, task.ttft_s, task_stream.answer.itl_s) == (0.0, 0.0, 0.0)
     task.assign("w0:1", "w0", RouteReason.LOAD, 10.5)
-    one.push_delta(delta("a", 1), 11.0)
-    one.push_delta(delta("b", 2), 11.25)
-    one.push_delta(delta("c", 3), 11.5)
-    assert (task.queued_s, task.ttft_s, one.answer.itl_s) == (0.5, 1.0, 0.25)
-    assert repr(one.latencies.itl) == "<Histogram n=2 total=0.500>"
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push_delta(delta("b", 2), 11.25)
+    task_stream.push_delta(delta("c", 3), 11.5)
+    assert (task.queued_s, task.ttft_s, task_stream.answer.itl_s) == (0.5, 1.0, 0.25)
+    assert repr(task_stream.latencies.itl) == "<Histogram n=2 total=0.500>"
 
 
 class Frames:
@@ -208,12 +208,14 @@ class Frames:
 
 @pytest.mark.parametrize("is_read_by_chunk", [True, False])
 async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk: bool) -> None:
-    one, frames = stream(), Frames(is_read_by_chunk=is_read_by_chunk)
-    one.push_delta(delta("a", 1), 11.0)
-    one.push_delta(delta("b", 2), 11.0)
-    one.push(DONE)
+    task_stream, frames = stream(), Frames(is_read_by_chunk=is_read_by_chunk)
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push_delta(delta("b", 2), 11.0)
+    task_stream.push(DONE)
     pumping = asyncio.create_task(
-        ChoiceWriter(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames)).run()
+        ChoiceWriter(
+            0, task_stream, cast(ResponseFormatter, frames), cast(EventStream, frames)
+        ).run()
     )
     await asyncio.sleep(0)
     assert frames.written == (
@@ -248,67 +250,70 @@ class Taker:
         self.log.append(f"write {data.decode()}")
 
 
-async def reading(one: TaskStream, take: Taker) -> "asyncio.Task[TaskMessage]":
+async def reading(task_stream: TaskStream, take: Taker) -> "asyncio.Task[TaskMessage]":
     """Let a reader wait."""
-    reader = asyncio.create_task(one.receive(take))
+    reader = asyncio.create_task(task_stream.receive(take))
     await asyncio.sleep(0)
     return reader
 
 
 async def test_what_comes_in_one_turn_is_offered_together_and_wakes_nobody() -> None:
-    one, take = stream(), Taker()
-    reader = await reading(one, take)
+    task_stream, take = stream(), Taker()
+    reader = await reading(task_stream, take)
     for letter in "ab":
-        one.push_delta(delta(letter, 1), 11.0)
+        task_stream.push_delta(delta(letter, 1), 11.0)
     await asyncio.sleep(0)
-    one.push_delta(delta("c", 3), 11.0)
+    task_stream.push_delta(delta("c", 3), 11.0)
     await asyncio.sleep(0)
     assert take.offered == [[delta("a", 1), delta("b", 1)], [delta("c", 3)]]
     for n in range(9):
-        one.push_delta(delta("x", n), 11.0)
+        task_stream.push_delta(delta("x", n), 11.0)
     await asyncio.sleep(0)
-    assert [one.text for one in take.offered[-1]] == ["x" * 9]
-    assert not reader.done() and not one.has_mail
-    one.push(DONE)
+    assert [delta.text for delta in take.offered[-1]] == ["x" * 9]
+    assert not reader.done() and not task_stream.has_mail
+    task_stream.push(DONE)
     assert await reader is DONE
 
 
 async def test_what_is_not_taken_is_fetched_with_what_follows() -> None:
-    one, take = stream(), Taker(takes=False)
-    reader = await reading(one, take)
-    one.push_delta(delta("a", 1), 11.0)
+    task_stream, take = stream(), Taker(takes=False)
+    reader = await reading(task_stream, take)
+    task_stream.push_delta(delta("a", 1), 11.0)
     await asyncio.sleep(0)
-    one.push_delta(delta("b", 2), 11.0)
-    one.push(DONE)
+    task_stream.push_delta(delta("b", 2), 11.0)
+    task_stream.push(DONE)
     assert await reader == delta("a", 1)
-    assert [await one.receive(take), await one.receive(take)] == [delta("b", 2), DONE]
+    assert [await task_stream.receive(take), await task_stream.receive(take)] == [
+        delta("b", 2),
+        DONE,
+    ]
     assert take.offered == [[delta("a", 1)]]
 
 
 async def test_a_closed_stream_holds_its_reader_no_longer() -> None:
     """Each stream of a client stayed in memory until a collection of garbage."""
-    one, take = stream(), Taker()
-    reader, held = await reading(one, take), weakref.ref(take)
-    one.push(DONE)
+    task_stream, take = stream(), Taker()
+    reader, held = await reading(task_stream, take), weakref.ref(take)
+    task_stream.push(DONE)
     await reader
-    one.close()
+    task_stream.close()
     del take, reader
     assert held() is None
 
 
 async def test_an_end_in_the_same_turn_overtakes_nothing() -> None:
-    one, take = stream(), Taker()
-    reader = await reading(one, take)
-    one.push_delta(delta("a", 1), 11.0)
-    one.push(DONE)
-    assert [await reader, await one.receive(take)] == [delta("a", 1), DONE]
+    task_stream, take = stream(), Taker()
+    reader = await reading(task_stream, take)
+    task_stream.push_delta(delta("a", 1), 11.0)
+    task_stream.push(DONE)
+    assert [await reader, await task_stream.receive(take)] == [delta("a", 1), DONE]
     assert take.offered == []
 
 
 async def test_a_taker_that_fails_fails_its_reader() -> None:
-    one = stream()
-    reader = await reading(one, Taker(takes=ValueError("a fault of ours")))
-    one.push_delta(delta("a", 1), 11.0)
+    task_stream = stream()
+    reader = await reading(task_stream, Taker(takes=ValueError("a fault of ours")))
+    task_stream.push_delta(delta("a", 1), 11.0)
     with pytest.raises(ValueError, match="a fault"):
         await reader
 
@@ -316,13 +321,13 @@ async def test_a_taker_that_fails_fails_its_reader() -> None:
 async def test_all_streams_are_formatted_before_the_first_is_written() -> None:
     offers, log = DeltaOffers(), list[str]()
     streams = [stream(offers) for _ in range(2)]
-    readers = [await reading(one, Taker(log=log)) for one in streams]
-    for letter, one in zip("ab", streams, strict=True):
-        one.push_delta(delta(letter, 1), 11.0)
+    readers = [await reading(task_stream, Taker(log=log)) for task_stream in streams]
+    for letter, task_stream in zip("ab", streams, strict=True):
+        task_stream.push_delta(delta(letter, 1), 11.0)
     await asyncio.sleep(0)
     assert log == ["format a", "format b", "write a", "write b"]
-    for one, reader in zip(streams, readers, strict=True):
-        one.push(DONE)
+    for task_stream, reader in zip(streams, readers, strict=True):
+        task_stream.push(DONE)
         assert await reader is DONE
 
 
@@ -331,8 +336,8 @@ async def test_a_write_that_fails_fails_its_reader_and_no_other() -> None:
     bad, good = (stream(offers) for _ in range(2))
     failing = await reading(bad, Taker(fault="closed"))
     other = await reading(good, Taker(log=log))
-    for one in (bad, good):
-        one.push_delta(delta("a", 1), 11.0)
+    for task_stream in (bad, good):
+        task_stream.push_delta(delta("a", 1), 11.0)
     with pytest.raises(ValueError, match="closed"):
         await failing
     assert log == ["format a", "write a"] and not other.done()
@@ -341,13 +346,13 @@ async def test_a_write_that_fails_fails_its_reader_and_no_other() -> None:
 
 
 async def test_a_reader_that_was_cancelled_is_offered_nothing() -> None:
-    one, take = stream(), Taker()
-    reader = await reading(one, take)
+    task_stream, take = stream(), Taker()
+    reader = await reading(task_stream, take)
     reader.cancel()
-    one.push_delta(delta("a", 1), 11.0)
+    task_stream.push_delta(delta("a", 1), 11.0)
     await asyncio.sleep(0)
     assert take.offered == []
-    one.close()
+    task_stream.close()
 
 
 def test_a_request_is_looked_through_once_however_often_a_step_asks(
@@ -360,6 +365,6 @@ def test_a_request_is_looked_through_once_however_often_a_step_asks(
         return 7
 
     monkeypatch.setattr(streams, "longest_prompt", longest)
-    one = stream()
-    assert [one.longest_prompt() for _ in range(3)] == [7, 7, 7]
-    assert asked == [one.request]
+    task_stream = stream()
+    assert [task_stream.longest_prompt() for _ in range(3)] == [7, 7, 7]
+    assert asked == [task_stream.request]

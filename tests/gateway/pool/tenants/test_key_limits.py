@@ -49,9 +49,9 @@ def test_a_number_at_once_counts_over_all_models() -> None:
     pool = dispatcher("a", n_slots=2)
     pool.worker_hello("b", "b", "other")
     pool.worker_ready("b", card(2, name="other"), 0.0)
-    one = KeyLimits(concurrent=1)
-    pool.submit(limited(1, "x", one), 0.0)
-    pool.submit(limited(2, "x", one, model="other"), 0.0)
+    limits = KeyLimits(concurrent=1)
+    pool.submit(limited(1, "x", limits), 0.0)
+    pool.submit(limited(2, "x", limits, model="other"), 0.0)
     assert places(pool.ended("a", done(1), 1.0)) == [(2, "b")]
 
 
@@ -105,8 +105,8 @@ def test_priorities_order_the_tasks_of_one_tenant_only() -> None:
     pool.submit(limited(3, "y", KeyLimits(), priority=-5), 0.0)
     order = [0]
     for _ in range(3):
-        [(one, _)] = places(pool.ended("a", done(order[-1]), 1.0))
-        order.append(one)
+        [(task_id, _)] = places(pool.ended("a", done(order[-1]), 1.0))
+        order.append(task_id)
     assert order == [0, 1, 3, 2]
 
 
@@ -168,47 +168,47 @@ class Clocks:
 
 def test_a_clock_that_goes_over_midnight_and_back_loses_no_tokens_of_the_day() -> None:
     clocks = Clocks()
-    one, limits = clocks.allowances(), KeyLimits(tokens_per_day=100)
-    one.restore("x", UsageHistory(today=90))
+    allowances, limits = clocks.allowances(), KeyLimits(tokens_per_day=100)
+    allowances.restore("x", UsageHistory(today=90))
     for n_days in (1, -1, 1):
         clocks.day_s += n_days * DAY_S
-        one.learn(Spent("x", 0, 1))
-        one.prune()
+        allowances.learn(Spent("x", 0, 1))
+        allowances.prune()
     clocks.day_s -= DAY_S
-    assert one.remaining("x", limits)["tokens-day"].remaining == 9
+    assert allowances.remaining("x", limits)["tokens-day"].remaining == 9
     clocks.day_s += 3 * DAY_S
     clocks.now += 61
-    one.prune()
-    assert repr(one) == "<Allowances accounts=0>"
+    allowances.prune()
+    assert repr(allowances) == "<Allowances accounts=0>"
 
 
 def test_a_minute_moves_and_a_day_ends_at_midnight() -> None:
     clocks = Clocks()
-    one = clocks.allowances()
+    allowances = clocks.allowances()
     limits = KeyLimits(requests_per_minute=2, tokens_per_day=100)
-    one.request("x", limits)
+    allowances.request("x", limits)
     clocks.now += 20
-    one.request("x", limits)
+    allowances.request("x", limits)
     with pytest.raises(TaskError) as caught:
-        one.request("x", limits)
+        allowances.request("x", limits)
     assert caught.value.detail["retry_after_s"] == 40
     clocks.now += 40.5
-    one.request("x", limits)
+    allowances.request("x", limits)
     spec = limited(1, "x", limits, n_tokens=60, n_answer=0)
-    one.reserve(spec, 0)
+    allowances.reserve(spec, 0)
     with pytest.raises(TaskError, match="tokens a day") as caught:
-        one.reserve(dataclasses.replace(spec, task_id=2), 0)
+        allowances.reserve(dataclasses.replace(spec, task_id=2), 0)
     assert caught.value.detail["retry_after_s"] == DAY_S - 100
     clocks.day_s += DAY_S
-    one.reserve(dataclasses.replace(spec, task_id=2), 0)
-    assert one.remaining("x", limits)["tokens-day"].remaining == 40
+    allowances.reserve(dataclasses.replace(spec, task_id=2), 0)
+    assert allowances.remaining("x", limits)["tokens-day"].remaining == 40
     clocks.now += 100
     clocks.day_s += DAY_S
-    one.settle("x", 1, 0)
-    one.settle("x", 2, 0)
+    allowances.settle("x", 1, 0)
+    allowances.settle("x", 2, 0)
     clocks.day_s += DAY_S
-    one.prune()
-    assert repr(one) == "<Allowances accounts=0>"
+    allowances.prune()
+    assert repr(allowances) == "<Allowances accounts=0>"
 
 
 def test_a_gateway_that_starts_takes_over_what_another_has_counted() -> None:

@@ -31,7 +31,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def running(*tables: WorkerConfig) -> dict[str, PlannedWorker]:
-    return {one.name: planned(one, one) for one in tables}
+    return {worker.name: planned(worker, worker) for worker in tables}
 
 
 def test_names_alternate() -> None:
@@ -49,36 +49,36 @@ def test_a_process_is_found_by_name_without_host_or_generation() -> None:
 
 
 def test_all_are_replaced_unless_only_what_changed_is_asked_for(model: Path) -> None:
-    one = table("w", model)
-    found, coming = changes(running(one), [(one, one)], only_changed=False)
+    worker = table("w", model)
+    found, coming = changes(running(worker), [(worker, worker)], only_changed=False)
     assert found == [Change(model="m", old="w", new="w~2", is_comparable=True)]
     assert coming["w~2"].config.name == "w~2"
     assert coming["w~2"].name == "w"
-    assert changes(running(one), [(one, one)], only_changed=True) == ([], {})
+    assert changes(running(worker), [(worker, worker)], only_changed=True) == ([], {})
 
 
 def test_a_changed_table_is_a_change_and_a_changed_place_is_none(model: Path) -> None:
-    one = table("w", model)
-    elsewhere = replace(one, n_threads=7)
-    assert changes(running(one), [(one, elsewhere)], only_changed=True)[0] == []
-    wider = replace(one, n_slots=3)
-    (change,), _ = changes(running(one), [(wider, wider)], only_changed=True)
+    worker = table("w", model)
+    elsewhere = replace(worker, n_threads=7)
+    assert changes(running(worker), [(worker, elsewhere)], only_changed=True)[0] == []
+    wider = replace(worker, n_slots=3)
+    (change,), _ = changes(running(worker), [(wider, wider)], only_changed=True)
     assert not change.is_comparable  # other sums are rounded together
 
 
 def test_a_file_that_was_replaced_is_a_change_of_which_nobody_compares(model: Path) -> None:
-    one = table("w", model)
-    before = running(one)
+    worker = table("w", model)
+    before = running(worker)
     model.write_bytes(b"GGUF" + b"b" * 1000)
-    (change,), _ = changes(before, [(one, one)], only_changed=True)
+    (change,), _ = changes(before, [(worker, worker)], only_changed=True)
     assert not change.is_comparable
     assert not before["w"].is_restorable
 
 
 def test_workers_are_added_before_others_are_replaced_and_removed_last(model: Path) -> None:
-    one, other, third = (table(name, model) for name in ("a", "b", "c"))
+    first, other, third = (table(name, model) for name in ("a", "b", "c"))
     wider = replace(other, n_slots=9)
-    found, _ = changes(running(one, other), [(third, third), (wider, wider)], only_changed=True)
+    found, _ = changes(running(first, other), [(third, third), (wider, wider)], only_changed=True)
     assert [(change.old, change.new) for change in found] == [("", "c"), ("b", "b~2"), ("a", "")]
 
 

@@ -46,99 +46,101 @@ class Known:
 
 
 def test_one_lookup_tells_how_much_each_worker_holds() -> None:
-    one = Known("a", "b", "c", "d")
-    one.hold("a", "abcd")
-    one.hold("b", "abx", "q")
-    one.hold("c", "abcdef")
-    assert one.of("abcdeg") == {"a": 4, "b": 2, "c": 5, "d": 0}
-    assert [n for n, _ in one.index.holders(chain("abcdeg")).levels] == [5, 4, 2]
-    assert one.of("z") == one.of("") == {"a": 0, "b": 0, "c": 0, "d": 0}
+    known = Known("a", "b", "c", "d")
+    known.hold("a", "abcd")
+    known.hold("b", "abx", "q")
+    known.hold("c", "abcdef")
+    assert known.of("abcdeg") == {"a": 4, "b": 2, "c": 5, "d": 0}
+    assert [n for n, _ in known.index.holders(chain("abcdeg")).levels] == [5, 4, 2]
+    assert known.of("z") == known.of("") == {"a": 0, "b": 0, "c": 0, "d": 0}
 
 
 def test_the_few_with_the_most_are_enough() -> None:
-    one = Known("a", "b", "c")
+    known = Known("a", "b", "c")
     for name, text in (("a", "abcd"), ("b", "abc"), ("c", "a")):
-        one.hold(name, text)
-    assert one.index.holders(chain("abcde"), n_max=2).levels == (
-        (4, one.bits["a"]),
-        (3, one.bits["b"]),
+        known.hold(name, text)
+    assert known.index.holders(chain("abcde"), n_max=2).levels == (
+        (4, known.bits["a"]),
+        (3, known.bits["b"]),
     )
-    assert one.index.holders(chain("abcde"), among=one.bits["c"]).levels == ((1, one.bits["c"]),)
+    assert known.index.holders(chain("abcde"), among=known.bits["c"]).levels == (
+        (1, known.bits["c"]),
+    )
 
 
 def test_what_another_prompt_shares_stays_when_one_is_gone() -> None:
-    one = Known("a")
-    one.hold("a", "abcd", "abx")
-    one.held["a"].hold(hash("abcd"), b"")
-    assert one.of("abcd") == {"a": 2}
-    one.held["a"].hold(hash("abx"), b"")
-    assert one.index.n_blocks == one.index.n_held("a") == 0
+    known = Known("a")
+    known.hold("a", "abcd", "abx")
+    known.held["a"].hold(hash("abcd"), b"")
+    assert known.of("abcd") == {"a": 2}
+    known.held["a"].hold(hash("abx"), b"")
+    assert known.index.n_blocks == known.index.n_held("a") == 0
 
 
 def test_a_worker_that_is_lost_leaves_nothing_and_its_place_is_free() -> None:
-    one = Known("a", "b")
-    one.hold("a", "abcd", "q")
-    one.hold("b", "ab")
-    one.index.lost("a")
-    assert one.of("abcd") == {"a": 0, "b": 2}
-    assert one.index.n_blocks == 2
-    one.bits["c"] = one.index.open("c")
-    assert one.bits["c"] == one.bits["a"]
-    assert one.of("abcd") == {"a": 0, "b": 2, "c": 0}
+    known = Known("a", "b")
+    known.hold("a", "abcd", "q")
+    known.hold("b", "ab")
+    known.index.lost("a")
+    assert known.of("abcd") == {"a": 0, "b": 2}
+    assert known.index.n_blocks == 2
+    known.bits["c"] = known.index.open("c")
+    assert known.bits["c"] == known.bits["a"]
+    assert known.of("abcd") == {"a": 0, "b": 2, "c": 0}
 
 
 @pytest.mark.slow
 def test_the_blocks_of_a_lost_worker_go_little_by_little() -> None:
-    one = Known("a", "b")
+    known = Known("a", "b")
     draw = random.Random(3)
     for name in ("a", "b"):
         for _ in range(60):
-            one.index.add(name, [START + draw.randbytes(BLOCK_BYTES * MAX_SAID_BLOCKS)])
-    one.index.lost("a")
-    assert one.index.n_blocks > 60 * MAX_SAID_BLOCKS, "not all at once"
+            known.index.add(name, [START + draw.randbytes(BLOCK_BYTES * MAX_SAID_BLOCKS)])
+    known.index.lost("a")
+    assert known.index.n_blocks > 60 * MAX_SAID_BLOCKS, "not all at once"
     taken = chain("new")
-    one.index.add("b", [START + taken])
+    known.index.add("b", [START + taken])
     for _ in range(10):
-        one.index.prune()
-    assert one.index.n_blocks == one.index.n_held("b") == 60 * MAX_SAID_BLOCKS + 3
+        known.index.prune()
+    assert known.index.n_blocks == known.index.n_held("b") == 60 * MAX_SAID_BLOCKS + 3
 
 
 def test_a_beginning_that_many_go_on_from_is_told_from_a_conversation() -> None:
-    one = Known("a", "b")
-    one.hold("a", "sysa", "sysb", "sysab", "sysabc")
-    assert one.index.holders(chain("sysabc")).shared == (0, 1)
-    one.hold("b", "sysc")
-    assert one.index.holders(chain("sysabc")).shared == (3, 3)
-    assert one.index.holders(chain("sy")).shared == (0, 1)
-    one.held["b"].hold(hash("sysc"), b"")
-    assert one.index.holders(chain("sysabc")).shared == (0, 1)
+    known = Known("a", "b")
+    known.hold("a", "sysa", "sysb", "sysab", "sysabc")
+    assert known.index.holders(chain("sysabc")).shared == (0, 1)
+    known.hold("b", "sysc")
+    assert known.index.holders(chain("sysabc")).shared == (3, 3)
+    assert known.index.holders(chain("sy")).shared == (0, 1)
+    known.held["b"].hold(hash("sysc"), b"")
+    assert known.index.holders(chain("sysabc")).shared == (0, 1)
 
 
 def test_the_branches_of_a_worker_that_comes_and_goes_are_counted_once() -> None:
-    one = Known("a", "b")
-    one.hold("a", "talk")
+    known = Known("a", "b")
+    known.hold("a", "talk")
     for _ in range(5):
-        one.hold("b", "talks")
-        one.index.lost("b")
-        one.index.open("b")
-        one.held["b"] = one.speaker("b")
-    assert one.index.holders(chain("talks")).shared == (0, 1)
+        known.hold("b", "talks")
+        known.index.lost("b")
+        known.index.open("b")
+        known.held["b"] = known.speaker("b")
+    assert known.index.holders(chain("talks")).shared == (0, 1)
 
 
 def test_what_was_assigned_is_expected_until_it_has_started() -> None:
-    one = Known("a", "b")
-    one.hold("a", "ab")
-    one.index.expect("a", 1, chain("abcd"))
-    one.index.expect("a", 2, chain("abcdef"))
-    one.index.expect("b", 3, chain("abx"))
-    assert one.of("abcdef") == {"a": 6, "b": 2}
-    one.index.forget_expected(2)
-    assert one.of("abcdef") == {"a": 4, "b": 2}
-    one.index.expect("b", 1, chain("abcd"))  # it was given to another worker
-    assert one.of("abcdef") == {"a": 2, "b": 4}
-    one.index.lost("b")
-    one.index.forget_expected(1)
-    assert one.of("abcdef") == {"a": 2, "b": 0}
+    known = Known("a", "b")
+    known.hold("a", "ab")
+    known.index.expect("a", 1, chain("abcd"))
+    known.index.expect("a", 2, chain("abcdef"))
+    known.index.expect("b", 3, chain("abx"))
+    assert known.of("abcdef") == {"a": 6, "b": 2}
+    known.index.forget_expected(2)
+    assert known.of("abcdef") == {"a": 4, "b": 2}
+    known.index.expect("b", 1, chain("abcd"))  # it was given to another worker
+    assert known.of("abcdef") == {"a": 2, "b": 4}
+    known.index.lost("b")
+    known.index.forget_expected(1)
+    assert known.of("abcdef") == {"a": 2, "b": 0}
 
 
 # ---- compared with a naive index --------------------------------------------------------------
@@ -167,7 +169,7 @@ class IndexMachine(RuleBasedStateMachine):
         if name not in self.texts:
             return
         del self.known.held[name], self.texts[name]
-        self.expected = {i: one for i, one in self.expected.items() if one[0] != name}
+        self.expected = {i: told for i, told in self.expected.items() if told[0] != name}
         if keeps:  # it sleeps
             self.known.index.clear(name)
             self.known.held[name], self.texts[name] = self.known.speaker(name), {}
@@ -220,13 +222,13 @@ class IndexMachine(RuleBasedStateMachine):
         assert {name: index.n_held(name) for name in own} == {n: len(own[n]) for n in own}
         everything = set[str]().union(*own.values())
         assert index.n_blocks == len(everything)
-        forks = {one for one in everything if {one + "a", one + "b"} <= everything}
-        assert all(index._table.branches(name_of(one)) == 2 for one in forks)
+        forks = {text for text in everything if {text + "a", text + "b"} <= everything}
+        assert all(index._table.branches(name_of(fork)) == 2 for fork in forks)
 
 
-def common(one: str, other: str) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None) or (
-        min(len(one), len(other)) if one[:1] == other[:1] else 0
+def common(text: str, other: str) -> int:
+    return next((i for i, (a, b) in enumerate(zip(text, other, strict=False)) if a != b), None) or (
+        min(len(text), len(other)) if text[:1] == other[:1] else 0
     )
 
 
@@ -338,24 +340,24 @@ def test_of_one_message_only_so_many_blocks_are_looked_at() -> None:
 
 
 def test_who_removes_what_others_hold_harms_nobody() -> None:
-    one = Known("a", "b")
-    one.hold("a", "text")
-    one.index.remove("b", [START + chain("text")])
-    one.index.remove("nobody", [START + chain("text")])
-    assert one.of("text") == {"a": 4, "b": 0}
-    assert one.index.n_held("b") == 0
+    known = Known("a", "b")
+    known.hold("a", "text")
+    known.index.remove("b", [START + chain("text")])
+    known.index.remove("nobody", [START + chain("text")])
+    assert known.of("text") == {"a": 4, "b": 0}
+    assert known.index.n_held("b") == 0
 
 
 def test_sessions_are_bounded_and_forgotten_with_their_worker() -> None:
-    one = SessionMap(2)
+    sessions = SessionMap(2)
     for session, worker in ((1, "a"), (2, "b"), (3, "a")):
-        one.move(session, SessionPlacement(worker, 5))
-    one.move(0, SessionPlacement("a", 5))
-    assert [one.find(i) for i in range(4)] == [
+        sessions.move(session, SessionPlacement(worker, 5))
+    sessions.move(0, SessionPlacement("a", 5))
+    assert [sessions.find(i) for i in range(4)] == [
         None,
         None,
         SessionPlacement("b", 5),
         SessionPlacement("a", 5),
     ]
-    one.lost("a")
-    assert repr(one) == "<SessionMap 1>"
+    sessions.lost("a")
+    assert repr(sessions) == "<SessionMap 1>"
