@@ -148,6 +148,26 @@ def test_a_sound_is_not_measured_for_a_model_without_ears(
 
 
 @pytest.mark.model
+def test_embeddings_that_are_kept_are_bounded_in_bytes(
+    seeing: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeing.clear()
+    marker, images = seeing.card.media_marker, [png(40, side) for side in (30, 31, 32)]
+    _, media = seeing.read_media(f"{marker}{marker}{marker}.", images)
+    pieces = [media[start] for start in sorted(media)]
+    one_image = N_PATCHES * 576 * 4
+    monkeypatch.setattr(media_reader, "_CACHED_BYTES", 2 * one_image)
+    for number, piece in enumerate(pieces):
+        seeing.decode_media(0, number * N_PATCHES, piece)
+    assert seeing._media is not None
+    assert list(seeing._media._embeddings) == [piece.key for piece in pieces[1:]]
+    monkeypatch.setattr(media_reader, "_CACHED_BYTES", 1)
+    seeing.decode_media(1, 0, pieces[0])
+    assert list(seeing._media._embeddings) == [pieces[0].key]
+    seeing.clear()
+
+
+@pytest.mark.model
 def test_an_embedding_that_is_no_number_never_comes_into_the_cache(tmp_path: Path) -> None:
     """NaN in the cells of one task would make the logits of all tasks NaN."""
     path = write_mmproj(tmp_path / "mmproj.gguf", 576, bias=float("inf"))

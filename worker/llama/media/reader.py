@@ -29,7 +29,10 @@ from worker.llama.model import FLASH_ATTN
 MAX_PIXELS = 100_000_000
 """Of all images of a prompt, which are in memory at once."""
 MAX_PIECES = 64
-_CACHED_EMBEDDINGS = 32
+"""Images and sounds of a prompt."""
+_CACHED_BYTES = 256 << 20
+"""Bytes of embeddings that are kept, the latest ones: one image has 1 to 50 MB with a model of 8B
+parameters, and more with a large picture."""
 
 _NO_MEDIUM = "Failed to load image or audio file"
 NO_MEDIA = (
@@ -215,6 +218,10 @@ class MediaReader:
 
     # ---- encoding -----------------------------------------------------------------------------
 
+    @property
+    def _n_cached_bytes(self) -> int:
+        return sum(embedding.nbytes for embedding in self._embeddings.values())
+
     def _encoded(self, piece: MediaPiece) -> Floats:
         known = self._embeddings.get(piece.key)
         if known is not None:
@@ -227,6 +234,6 @@ class MediaReader:
         embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
         check_embedding(embedding)
         self._embeddings[piece.key] = embedding
-        if len(self._embeddings) > _CACHED_EMBEDDINGS:
+        while len(self._embeddings) > 1 and self._n_cached_bytes > _CACHED_BYTES:
             self._embeddings.popitem(last=False)
         return embedding
