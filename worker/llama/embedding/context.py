@@ -19,6 +19,7 @@ from protocol.config.worker_config import POOLINGS
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.adapters import Adapters
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
+from worker.engine.cache.cache import MAX_SEQUENCES
 from worker.engine.media import Media, MediaPiece, text_until
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
@@ -27,7 +28,6 @@ from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, wat
 from worker.llama.media.reader import MediaReader
 from worker.llama.model import LoadedModel, context_params, is_recurrent, trained_context
 
-_MAX_SEQUENCES = 64
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
 _INT16_RANGE = 32760.0
 """The largest value of a vector with normalization 0 (llama.cpp common_embd_normalize)."""
@@ -225,11 +225,11 @@ def _params(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> Any:
 
 
 def _count_sequences(n_batch: int) -> int:
-    """Return the largest divisor of a batch that is no more than `_MAX_SEQUENCES`.
+    """Return the largest divisor of a batch that is no more than `MAX_SEQUENCES`.
 
     llama.cpp aborts when it reserves the graph of a mean over a batch that is no multiple.
     """
-    return next(n for n in range(min(_MAX_SEQUENCES, n_batch), 0, -1) if n_batch % n == 0)
+    return next(n for n in range(min(MAX_SEQUENCES, n_batch), 0, -1) if n_batch % n == 0)
 
 
 def _pooling(model: Any, config: WorkerConfig) -> str:
