@@ -16,7 +16,9 @@ from gateway.feed.sources import Sources
 from protocol.errors import ErrorCode, TaskError
 
 INTERVAL_S = 0.25
+"""Seconds between two states, unless making one takes long."""
 MAX_READERS = 64
+"""Clients that read the feed at the same time."""
 _SHARE = 50
 """Shortest pause between two states, in times that the last one took to make: the feed takes at
 most 2 % of the loop."""

@@ -19,6 +19,7 @@ _LIMIT_S = 10.0
 """A worker that serves dials a gateway at least once a second; one that has not connected by now
 cannot reach it."""
 _LOOK_S = 0.02
+"""Seconds between two looks, for the moment after the start in which anybody waits."""
 
 
 class AwaitWorkersMiddleware:

@@ -9,6 +9,7 @@ import asyncio
 from gateway.metrics.counters import LAG_S, Histogram
 
 _INTERVAL_S = 0.1
+"""Seconds between two measurements; each is one timer of the loop."""
 
 
 class LoopLag:

@@ -47,9 +47,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _FIRST_LIST_S = 10.0
+"""Seconds that the start waits for the supervisor's list of models."""
 _DIAL_S = 10.0
 """A worker that serves dials each gateway at least once a second."""
 _LOOK_S = 0.02
+"""Seconds between two looks for a worker that is dialling: a load takes a second or more."""
 
 
 class ModelManager:

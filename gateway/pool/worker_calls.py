@@ -20,6 +20,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import EndReasoning, ReasoningEnded, SetLora, SetSystemPrompt
 
 _INSPECT_LIMIT_S = 2.0
+"""Seconds for a worker to describe its slots, which it does between two steps."""
 _CALL_LIMIT_S = 10.0
 """Maximum seconds for a worker to report its slots, or to apply a setting."""
 _COMPLETE_LIMIT_S = 50.0

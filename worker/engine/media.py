@@ -13,6 +13,7 @@ from typing import Any
 from protocol.errors import InvalidRequest
 
 _PLACEHOLDERS = 2**30
+"""Numbers that stand for positions of media: half of the negative ones of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,10 @@ logger = logging.getLogger(__name__)
 
 _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
+"""Tokens of the second batch of the warm-up. It gives a first estimate of a prompt token's time,
+which steps correct, and must not delay the start on a slow CPU."""
 _LONGEST_TEMPLATE = 1024 * 1024
+"""Maximum characters of a chat template."""
 
 
 class LlamaBackend:

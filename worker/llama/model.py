@@ -40,6 +40,7 @@ _TYPES = {
     "iq4_nl": 20,
 }  # fmt: skip
 _PROBED = 16
+"""Rows of logits beside the slots' own, for prompts whose probabilities are wanted."""
 _LONGEST = 1 << 24
 """Maximum context in tokens that a file may ask for; more would not fit into any host."""
 _PAD = 256

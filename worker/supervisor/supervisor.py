@@ -34,6 +34,7 @@ logger = logging.getLogger("supervisor")
 _DRAIN_GRACE_S = 10.0
 """Time after the gateways' own drain deadline at which they are killed."""
 _STOP_S = 10.0
+"""Seconds that workers have to end once no gateway runs, before they are killed."""
 _OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 

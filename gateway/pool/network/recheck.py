@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 _RECHECK_S = 0.05
+"""Seconds until the second look."""
 
 
 class DisconnectRecheck:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 NGRAM_MAX, NGRAM_STATIC = 4, 2
+"""Tokens of the longest n-gram, and of those of the static cache; llama.cpp's."""
 MAX_ENTRIES = 2_000_000
 """Maximum number of n-grams in the dynamic cache, all of which are in memory."""
 

@@ -25,6 +25,7 @@ MAX_CREDIT_S = 0.25
 """Maximum CPU time of one search for tokens, in seconds. On a busy machine other streams stop for
 two or three times as long."""
 _CREDIT_A_TOKEN_S = 0.05
+"""CPU time that each token gives back, in seconds: the mean by which it may delay steps."""
 _KEPT_MASKS = 32
 """Masks kept of one grammar; each has one byte a token."""
 

@@ -15,10 +15,13 @@ from protocol.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 8.0
+"""Seconds before a gateway on another host is dialled again: doubled from the first to the last."""
 _JITTER = 0.25
 """Random share by which a wait differs, so that the workers of a fleet do not dial all at once."""
 _LONGEST_LOCAL_WAIT_S = 1.0
+"""The longest such wait on this host, where dialling costs little."""
 _CONNECT_MS = 3000
+"""Milliseconds for a TCP connection; the kernel sends a lost packet again after 1 and 3 s."""
 _UNACKNOWLEDGED_MS = 4000
 """Maximum time without an acknowledgement of a TCP peer. A slow peer still acknowledges."""
 _LARGE_MESSAGE_MS = 30_000

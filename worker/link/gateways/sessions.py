@@ -21,6 +21,7 @@ from worker.link.gateways.grants import Grants
 from worker.link.gateways.settings import WorkerSettings
 
 DEFAULT_HEARTBEAT_S = 1.0
+"""Seconds between two heartbeats until the gateway has asked for its own interval."""
 
 
 class GatewaySession:

@@ -11,6 +11,7 @@ from worker.llama.hardware.devices import ComputeDevice
 
 _MIB = 1 << 20
 _SHARES = (0.75, 0.5, 0.25, 0.0)
+"""Shares of the layers to try on the GPU, where not all of them fit."""
 _WORDS = ("alloc", "out of memory", "memory buffer")
 """Texts in llama.cpp's messages about failed allocations."""
 

@@ -17,7 +17,9 @@ from worker.llama.startup import open_ggml
 logger = logging.getLogger(__name__)
 
 _MAX_THREADS = 512
+"""ggml's GGML_MAX_N_THREADS."""
 _POLL = 50
+"""How long threads wait awake, of 100; llama.cpp's own default."""
 _SAID = ("prio", "prio_batch", "cpu_strict", "cpu_strict_batch", "cpus_batch", "poll_batch")
 _NICE = {-1: 5, 0: 0, 1: -5, 2: -10, 3: -20}
 """llama.cpp's `set_process_priority`."""

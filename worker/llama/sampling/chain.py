@@ -78,7 +78,9 @@ class Chain:
 
 
 _INFILL_CANDIDATES = 256
+"""Candidates that llama.cpp's `infill` gets, the likeliest: it compares all pairs of them."""
 MAX_BREAKERS = 32
+"""Texts at which DRY begins anew: a task's start takes 0.3 s with so many, for 49,152 tokens."""
 _BREAKER_BYTES = 40
 """llama.cpp's own limit."""
 _ALMOST_ALL = 1 - 2**-24

@@ -18,6 +18,7 @@ from worker.host.process_environment import process_environment
 GATEWAY = "gateway"
 
 _GATEWAY_WATCHDOG_S = 15.0
+"""Seconds without a sign of life after which a gateway is killed."""
 _PYTHON = (sys.executable, "-P")
 """Without -P, a folder `worker` in the current directory would be imported."""
 
