@@ -140,8 +140,8 @@ class PoolStatus:
         What was sent ahead to a worker that several gateways share counts as this gateway's.
         """
         workers = self._dispatcher.workers.values()
-        n_sent = sum(worker.n_leases for worker in workers)
-        n_ahead = sum(min(worker.n_ahead, worker.n_leases) for worker in workers)
+        n_sent = sum(worker.n_taken for worker in workers)
+        n_ahead = sum(min(worker.n_ahead, worker.n_taken) for worker in workers)
         return n_sent - n_ahead, n_ahead + sum(self._dispatcher.queue.depths().values())
 
     def place(self, task_id: int) -> QueuePlace | None:

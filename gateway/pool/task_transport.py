@@ -179,8 +179,8 @@ class TaskTransport:
             stream.latencies.queue.observe(task.queued_s)
         if isinstance(request, m.Generate):
             self._metrics.routed(task.spec.model, task.route)
-        lease = TaskKey(action.task_id, action.attempt)
-        self.connections.post(action.worker, Envelope(lease, request, action.slot))
+        task_key = TaskKey(action.task_id, action.attempt)
+        self.connections.post(action.worker, Envelope(task_key, request, action.slot))
         self.send_demand(action.worker)
 
     def send_demand(self, key: str) -> None:

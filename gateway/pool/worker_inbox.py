@@ -119,10 +119,10 @@ class WorkerInbox:
         if peer.accounts is None:
             return
         for account in peer.accounts.of(peer.number):
-            lease = TaskKey(account.task, account.attempt)
+            task_key = TaskKey(account.task, account.attempt)
             end = m.Failed(code=ErrorCode.INTERNAL, message="", usage=account.usage)
-            if not (implausible(end) or self._overstated(lease, end)):
-                self._dispatcher.accounted(peer.key, lease, account.usage)
+            if not (implausible(end) or self._overstated(task_key, end)):
+                self._dispatcher.accounted(peer.key, task_key, account.usage)
         sums = peer.accounts.sums()
         stats = dataclasses.replace(
             peer.stats, n_prompt=sums.n_read, n_cached=sums.n_cached, n_predicted=sums.n_predicted
@@ -171,19 +171,19 @@ class WorkerInbox:
         for item in items:
             try:
                 if type(item) is Envelope and type(item.payload) is m.Delta:
-                    lease = item.task
-                    stream = streams.get(lease.id)
+                    task_key = item.task
+                    stream = streams.get(task_key.id)
                     # `Task.is_at` without its call, for each token of the pool.
                     if (
                         stream is None
-                        or (task := stream.task).attempt != lease.attempt
+                        or (task := stream.task).attempt != task_key.attempt
                         or task.worker != key
                     ):
-                        self._drop(key, lease)
+                        self._drop(key, task_key)
                     else:
                         stream.push_delta(item.payload, now)
                         if not task.is_read:
-                            self._runner.perform(self._dispatcher.prompt_read(key, lease, now))
+                            self._runner.perform(self._dispatcher.prompt_read(key, task_key, now))
                 else:
                     _check(item)
                     self._receive(peer, item, now)
@@ -194,30 +194,30 @@ class WorkerInbox:
 
     def _receive(self, peer: WorkerConnection, item: FrameItem, now: float) -> None:
         match item:
-            case Envelope(lease, m.Terminal() as end) if lease.id in ORDERS:
-                if isinstance(end, m.Failed) and self._settings.was_refused(peer.key, lease):
+            case Envelope(task_key, m.Terminal() as end) if task_key.id in ORDERS:
+                if isinstance(end, m.Failed) and self._settings.was_refused(peer.key, task_key):
                     logger.error(
                         "setting not applied",
                         extra={
                             "worker": peer.name,
                             "model": peer.model,
-                            "setting": ORDERS[lease.id],
+                            "setting": ORDERS[task_key.id],
                             "cause": end.message[:MAX_REASON],
                             "action": "this worker goes on with its old setting",
                             "hint": "remove the cause, then make the same request again",
                         },
                     )
-            case Envelope(lease, m.Terminal() as end):
-                task = self._dispatcher.book.find(peer.key, lease)
-                self._check_end(peer, lease, end)
+            case Envelope(task_key, m.Terminal() as end):
+                task = self._dispatcher.book.find(peer.key, task_key)
+                self._check_end(peer, task_key, end)
                 if task is None:
-                    self._drop(peer.key, lease)
+                    self._drop(peer.key, task_key)
                 elif task.cancelled_at:
                     cancel = self._metrics.of_model(task.spec.model).cancel
                     cancel.observe(now - task.cancelled_at)
                 self._runner.perform(self._dispatcher.ended(peer.key, item, now))
-            case Envelope(lease, m.Malformed() as malformed):
-                self._unreadable(peer, lease, malformed)
+            case Envelope(task_key, m.Malformed() as malformed):
+                self._unreadable(peer, task_key, malformed)
             case Envelope(_, m.Started() | m.Progress() | m.PromptRead()):
                 self._advance(peer, item, now)
             case m.Ready():
@@ -225,24 +225,24 @@ class WorkerInbox:
             case m.Message():
                 self._note(peer, item)
 
-    def _check_end(self, peer: WorkerConnection, lease: TaskKey, end: m.Terminal) -> None:
+    def _check_end(self, peer: WorkerConnection, task_key: TaskKey, end: m.Terminal) -> None:
         """Refuse an end of another kind, or that counts too much; raises `ProtocolError`."""
-        stream = self._streams.by_id.get(lease.id)
-        task = self._dispatcher.of_attempt(peer.key, lease)
+        stream = self._streams.by_id.get(task_key.id)
+        task = self._dispatcher.of_attempt(peer.key, task_key)
         if task is not None and stream is not None and not is_answer(stream.request, end):
             raise ProtocolError(f"{type(end).__name__} ends no {type(stream.request).__name__}")
         if task is not None and (what := overstated(end, len(task.answer.tokens))):
             raise ProtocolError(f"{type(end).__name__}: {what} cannot be")
-        self._check_reading(lease, end)
+        self._check_reading(task_key, end)
 
-    def _check_reading(self, lease: TaskKey, message: m.TaskMessage) -> None:
+    def _check_reading(self, task_key: TaskKey, message: m.TaskMessage) -> None:
         """Refuse what no worker can have read or written; raises `ProtocolError`."""
-        if what := self._overstated(lease, message):
+        if what := self._overstated(task_key, message):
             raise ProtocolError(f"{type(message).__name__}: {what} cannot be")
 
-    def _overstated(self, lease: TaskKey, message: m.TaskMessage) -> str:
+    def _overstated(self, task_key: TaskKey, message: m.TaskMessage) -> str:
         """Return which count exceeds what a task with an open stream can have cost."""
-        stream = self._streams.by_id.get(lease.id)
+        stream = self._streams.by_id.get(task_key.id)
         if stream is None:
             return ""
         n_seen = len(stream.answer.tokens)
@@ -298,20 +298,20 @@ class WorkerInbox:
         )
 
     def _advance(self, peer: WorkerConnection, envelope: Envelope, now: float) -> None:
-        lease, message, _ = envelope
-        self._check_reading(lease, message)
+        task_key, message, _ = envelope
+        self._check_reading(task_key, message)
         if isinstance(message, m.PromptRead):
-            if actions := self._dispatcher.prompt_cost(peer.key, lease, message, now):
+            if actions := self._dispatcher.prompt_cost(peer.key, task_key, message, now):
                 self._runner.perform(actions)
             return
         if isinstance(message, m.Started):
             is_wanted = self._dispatcher.started(peer.key, envelope, now)
         else:
-            is_wanted = self._dispatcher.progressed(peer.key, lease)
+            is_wanted = self._dispatcher.progressed(peer.key, task_key)
         if not is_wanted:
-            self._drop(peer.key, lease)
+            self._drop(peer.key, task_key)
             return
-        stream = self._streams.by_id[lease.id]
+        stream = self._streams.by_id[task_key.id]
         answer = stream.answer
         if isinstance(message, m.Started):
             task = stream.task
@@ -321,15 +321,15 @@ class WorkerInbox:
             if task.n_resumed:
                 self._metrics.read_again(task.spec.model, message.n_reread)
         # From a second worker the client gets only the rest of the answer.
-        if answer.told_attempt in (-1, lease.attempt):
-            answer.told_attempt = lease.attempt
+        if answer.told_attempt in (-1, task_key.attempt):
+            answer.told_attempt = task_key.attempt
             stream.push(message)
         elif isinstance(message, m.Started):
             stream.push(Resumed())
 
-    def _drop(self, key: str, lease: TaskKey) -> None:
+    def _drop(self, key: str, task_key: TaskKey) -> None:
         """Count a message that belongs to no task, unless its task was given up a moment ago."""
-        if not self._dispatcher.was_given_up(key, lease):
+        if not self._dispatcher.was_given_up(key, task_key):
             self._metrics.dropped(1)
 
     def _fail_task_of(self, peer: WorkerConnection, item: FrameItem) -> None:
@@ -338,22 +338,22 @@ class WorkerInbox:
         self.failed("message", task_id)
         self._break_of(peer, task_id)
 
-    def _unreadable(self, peer: WorkerConnection, lease: TaskKey, message: m.Malformed) -> None:
+    def _unreadable(self, peer: WorkerConnection, task_key: TaskKey, message: m.Malformed) -> None:
         """End the task of a message that could not be read."""
-        if self._dispatcher.book.find(peer.key, lease) is None:
-            self._drop(peer.key, lease)
+        if self._dispatcher.book.find(peer.key, task_key) is None:
+            self._drop(peer.key, task_key)
             return
         logger.error(
             "message unreadable",
             extra={
                 "worker": peer.name,
-                "task": lease.id,
+                "task": task_key.id,
                 "cause": message.reason,
                 "action": "the task fails",
             },
         )
         self._metrics.fault("message")
-        self._break_of(peer, lease.id)
+        self._break_of(peer, task_key.id)
 
     def _break_of(self, peer: WorkerConnection, task_id: int) -> None:
         stream = self._streams.by_id.get(task_id)

@@ -41,7 +41,7 @@ def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
 def may_be_held_back(n_own: int, n_others: int, workers: Sequence[Worker]) -> bool:
     """Whether a tenant with so many tasks may have to leave few free slots to other tenants."""
     n_slots = sum(worker.n_slots for worker in workers if worker.is_ready)
-    n_free = sum(max(0, one.n_slots - one.n_leases) for one in workers if one.has_credit)
+    n_free = sum(max(0, one.n_slots - one.n_taken) for one in workers if one.has_credit)
     is_above = n_own > 0 and n_others > 0 and (n_own + 1) * (n_others + 1) > n_slots
     return is_above and n_free <= n_others + -(-n_slots // 4)
 

@@ -178,41 +178,41 @@ class Simulation:
 
     def _admit(self, worker: SimWorker) -> None:
         while worker.queue and len(worker.running) < worker.speed.n_slots:
-            lease = worker.queue.pop(0)
+            attempt = worker.queue.pop(0)
             slot = min(set(range(worker.speed.n_slots)) - set(worker.running.values()))
-            worker.running[lease] = slot
-            self._start(worker, lease, slot)
+            worker.running[attempt] = slot
+            self._start(worker, attempt, slot)
 
-    def _start(self, worker: SimWorker, lease: tuple[int, int], slot: int) -> None:
-        turn = self.turns[lease[0]]
+    def _start(self, worker: SimWorker, attempt: tuple[int, int], slot: int) -> None:
+        turn = self.turns[attempt[0]]
         turn.n_cached = min(worker.longest(turn.text), turn.n_prompt - 1)
         started = Envelope(
-            TaskKey(*lease),
+            TaskKey(*attempt),
             Started(slot=slot, n_prompt=turn.n_prompt, n_cached=turn.n_cached),
         )
         # From now on it is shared, also while it is being read.
-        self._keep(worker, lease[0], turn.text)
+        self._keep(worker, attempt[0], turn.text)
         self.pool.started(worker.key, started, self.now)
         read_s = (turn.n_prompt - turn.n_cached) / worker.speed.read_per_s
         worker.reads_until = max(self.now, worker.reads_until) + read_s
-        self.at(worker.reads_until, lambda: self._write(worker, lease))
+        self.at(worker.reads_until, lambda: self._write(worker, attempt))
 
-    def _write(self, worker: SimWorker, lease: tuple[int, int]) -> None:
-        turn = self.turns[lease[0]]
+    def _write(self, worker: SimWorker, attempt: tuple[int, int]) -> None:
+        turn = self.turns[attempt[0]]
         turn.first_at = self.now
-        self.pool.prompt_read(worker.key, TaskKey(*lease), self.now)
+        self.pool.prompt_read(worker.key, TaskKey(*attempt), self.now)
         slowness = 1 + worker.speed.crowding * (len(worker.running) - 1)
         write_s = turn.n_answer * slowness / worker.speed.write_per_s
-        self.at(self.now + write_s, lambda: self._finish(worker, lease, write_s))
+        self.at(self.now + write_s, lambda: self._finish(worker, attempt, write_s))
 
-    def _finish(self, worker: SimWorker, lease: tuple[int, int], write_s: float) -> None:
-        turn = self.turns[lease[0]]
-        del worker.running[lease]
+    def _finish(self, worker: SimWorker, attempt: tuple[int, int], write_s: float) -> None:
+        turn = self.turns[attempt[0]]
+        del worker.running[attempt]
         whole = turn.text + answer_of(turn)
-        worker.cache.pop(lease[0], None)
-        self._keep(worker, lease[0], whole)
+        worker.cache.pop(attempt[0], None)
+        self._keep(worker, attempt[0], whole)
         done = Envelope(
-            TaskKey(*lease),
+            TaskKey(*attempt),
             Done(
                 finish=Finish.EOS,
                 n_prompt=turn.n_prompt,

@@ -82,10 +82,10 @@ class Dispatcher:
         )
 
     def __repr__(self) -> str:
-        leases = sum(worker.n_leases for worker in self.workers.values())
+        n_taken = sum(worker.n_taken for worker in self.workers.values())
         return (
             f"<Dispatcher workers={len(self.workers)} tasks={self.n_tasks} "
-            f"waiting={len(self.queue)} leases={leases}{' draining' if self.draining else ''}>"
+            f"waiting={len(self.queue)} taken={n_taken}{' draining' if self.draining else ''}>"
         )
 
     @property
@@ -223,8 +223,8 @@ class Dispatcher:
         self.outliers.worker_left(worker)
         if died:
             self.quarantine.died(worker.tasks, self.tasks, now)
-        for lease, moved in worker.abandoned.items():
-            self.book.attempt_ended(moved, lease.attempt, None, now)
+        for task_key, moved in worker.abandoned.items():
+            self.book.attempt_ended(moved, task_key.attempt, None, now)
         actions: list[Action] = []
         for task in worker.tasks.values():
             self.book.attempt_ended(task, task.attempt, None, now)
@@ -251,13 +251,13 @@ class Dispatcher:
         moved = self._assignment.move(self.workers[key], MoveCause.EJECTED, now)
         return [Ejected(key, cause), *moved]
 
-    def was_given_up(self, key: str, lease: TaskKey) -> bool:
+    def was_given_up(self, key: str, task_key: TaskKey) -> bool:
         """Return whether an attempt was cancelled or moved, and its worker has not ended it yet."""
-        task = self.book.find(key, lease)
+        task = self.book.find(key, task_key)
         if task is not None:
             return task.state is TaskState.CANCELLED
         worker = self.workers.get(key)
-        return worker is not None and TaskKey(lease.id, lease.attempt) in worker.abandoned
+        return worker is not None and TaskKey(task_key.id, task_key.attempt) in worker.abandoned
 
     def started(self, key: str, envelope: Envelope, now: float) -> bool:
         """Note the slot of a task and the cost of its prompt; false if the task was cancelled."""
@@ -271,17 +271,17 @@ class Dispatcher:
         self.book.charges.started(task)
         return task.state is TaskState.STARTED
 
-    def progressed(self, key: str, lease: TaskKey) -> bool:
+    def progressed(self, key: str, task_key: TaskKey) -> bool:
         """Note that a client may see its prompt's progress; false if the task was cancelled."""
-        task = self.book.find(key, lease)
+        task = self.book.find(key, task_key)
         if task is None or task.state is TaskState.CANCELLED:
             return False
         task.show()
         return True
 
-    def prompt_read(self, key: str, lease: TaskKey, now: float) -> list[Action]:
+    def prompt_read(self, key: str, task_key: TaskKey, now: float) -> list[Action]:
         """Note that a worker writes the answer: called for each delta until `Task.is_read`."""
-        task = self.book.find(key, lease)
+        task = self.book.find(key, task_key)
         if task is None:
             return []
         actions: list[Action] = []
@@ -301,28 +301,28 @@ class Dispatcher:
         return actions
 
     def prompt_cost(
-        self, key: str, lease: TaskKey, message: PromptRead, now: float
+        self, key: str, task_key: TaskKey, message: PromptRead, now: float
     ) -> list[Action]:
         """Note the cost of a prompt so far, as its worker reports it, also of a cancelled task."""
-        self.accounted(key, lease, Usage(n_read=message.n_read, n_cached=message.n_cached))
-        task = self.book.find(key, lease)
+        self.accounted(key, task_key, Usage(n_read=message.n_read, n_cached=message.n_cached))
+        task = self.book.find(key, task_key)
         if task is None or not (message.is_paused and task.is_paused):
             return []
         task.is_ready = True
         self.routing.read(task, now)
         return self._assignment.proceed(now)
 
-    def accounted(self, key: str, lease: TaskKey, usage: Usage) -> None:
+    def accounted(self, key: str, task_key: TaskKey, usage: Usage) -> None:
         """Note what an attempt that a worker has not ended has cost so far."""
-        task = self.of_attempt(key, lease)
+        task = self.of_attempt(key, task_key)
         if task is not None:
-            task.attempts[lease.attempt].account(usage)
+            task.attempts[task_key.attempt].account(usage)
 
-    def of_attempt(self, key: str, lease: TaskKey) -> Task | None:
+    def of_attempt(self, key: str, task_key: TaskKey) -> Task | None:
         """Find the task of an attempt that a worker has not ended, also if it went elsewhere."""
-        task, worker = self.book.find(key, lease), self.workers.get(key)
+        task, worker = self.book.find(key, task_key), self.workers.get(key)
         if task is None and worker is not None:
-            task = worker.abandoned.get(TaskKey(lease.id, lease.attempt))
+            task = worker.abandoned.get(TaskKey(task_key.id, task_key.attempt))
         return task
 
     def cached(self, key: str, message: Cached) -> None:

@@ -41,10 +41,10 @@ class TaskBook:
         """Tasks that were not cancelled."""
         return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
 
-    def find(self, key: str, lease: TaskKey) -> Task | None:
+    def find(self, key: str, task_key: TaskKey) -> Task | None:
         """Find the task of an attempt if this worker has that very attempt, cancelled or not."""
-        task = self.tasks.get(lease.id)
-        return task if task is not None and task.is_at(key, lease.attempt) else None
+        task = self.tasks.get(task_key.id)
+        return task if task is not None and task.is_at(key, task_key.attempt) else None
 
     def waiting(self) -> list[Task]:
         """List the tasks that wait, oldest first."""

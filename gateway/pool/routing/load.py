@@ -157,9 +157,9 @@ class PendingPrefill:
         return max(0.0, left_s - (now - self._since)) if self._n_reading else left_s
 
 
-def slot_wait_s(throughput: Throughput, n_slots: int, n_leases: int) -> float:
+def slot_wait_s(throughput: Throughput, n_slots: int, n_taken: int) -> float:
     """Seconds until one more task would get a slot."""
-    n_before = n_leases - n_slots + 1
+    n_before = n_taken - n_slots + 1
     if n_before <= 0:
         return 0.0
     return n_before * throughput.service_s.value / max(1, n_slots)

@@ -62,7 +62,7 @@ class Worker:
         """Whether it failed too often: it gets one task at a time, as a probe."""
         self.may_probe = False
         """Whether it may have the next probe now."""
-        self.n_leases = 0
+        self.n_taken = 0
         """Credits taken."""
         self.n_slotless = 0
         """Tasks that need no slot, except those of the gateway's own that name this worker."""
@@ -90,7 +90,7 @@ class Worker:
     def __repr__(self) -> str:
         return (
             f"<Worker {self.name} {self.state} model={self.model} "
-            f"leases={self.n_leases}/{self.n_slots}+{self.n_credits - self.n_slots}>"
+            f"taken={self.n_taken}/{self.n_slots}+{self.n_credits - self.n_slots}>"
         )
 
     @property
@@ -111,24 +111,24 @@ class Worker:
     @property
     def n_busy(self) -> int:
         """Slots in use as far as the gateway knows."""
-        n_load, n_slots = self.n_leases + self.n_others, self.n_slots
+        n_load, n_slots = self.n_taken + self.n_others, self.n_slots
         return n_load if n_load < n_slots else n_slots
 
     @property
     def n_load(self) -> int:
         """Tasks there that have a credit, those of other gateways too."""
-        return self.n_leases + self.n_others
+        return self.n_taken + self.n_others
 
     @property
     def n_ahead(self) -> int:
         """Tasks that were sent ahead and wait in the worker for a slot."""
-        n_ahead = self.n_leases + self.n_others - self.n_slots
+        n_ahead = self.n_taken + self.n_others - self.n_slots
         return n_ahead if n_ahead > 0 else 0
 
     @property
     def n_free(self) -> int:
         """Free slots."""
-        n_free = self.n_slots - self.n_leases - self.n_others
+        n_free = self.n_slots - self.n_taken - self.n_others
         return n_free if n_free > 0 else 0
 
     @property
@@ -140,7 +140,7 @@ class Worker:
     @property
     def has_credit(self) -> bool:
         """Whether one more task may be sent."""
-        return self.is_ready and self.n_leases < self.n_credits and self.is_trusted
+        return self.is_ready and self.n_taken < self.n_credits and self.is_trusted
 
     @property
     def is_trusted(self) -> bool:
@@ -151,7 +151,7 @@ class Worker:
     def lacks_credit(self) -> bool:
         """Whether one more task could be sent if another gateway gave a credit up."""
         has_use = self.is_shared and self.is_ready and self.is_trusted
-        return has_use and self.n_leases >= self.n_credits
+        return has_use and self.n_taken >= self.n_credits
 
     @property
     def takes_slotless(self) -> bool:
@@ -208,7 +208,7 @@ class Worker:
     def take(self, task: Task, number: int) -> None:
         """Take the credit of a task that is assigned to it; `number` counts all assignments."""
         self.tasks[task.task_id] = task
-        self.n_leases += task.spec.takes_credit
+        self.n_taken += task.spec.takes_credit
         self.n_slotless += task.spec.is_slotless
         self.last_used = number
         self._changed()
@@ -219,7 +219,7 @@ class Worker:
         self._return_credit(task)
 
     def _return_credit(self, task: Task) -> None:
-        self.n_leases -= task.spec.takes_credit
+        self.n_taken -= task.spec.takes_credit
         self.n_slotless -= task.spec.is_slotless
         self._changed()
 
@@ -238,7 +238,7 @@ class Worker:
 
     def give_back(self, n: int) -> int:
         """Return up to n credits that are not in use; tell how many."""
-        n_unused = min(max(0, n), max(0, self.n_credits - self.n_leases))
+        n_unused = min(max(0, n), max(0, self.n_credits - self.n_taken))
         self.returned += n_unused
         self._changed()
         return n_unused

@@ -28,7 +28,7 @@ async def test_a_task_streams_from_a_worker(rig: Rig) -> None:
         started = await stream.receive()
         assert started == m.Started(slot=0, n_prompt=4, seed=7)
         assert await text_of(stream) == "to be or not"
-    assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
+    assert repr(rig.pool).endswith("tasks=0 waiting=0 taken=0>>")
 
 
 async def test_many_tasks_share_the_workers_and_never_mix(rig: Rig) -> None:

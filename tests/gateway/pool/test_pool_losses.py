@@ -297,7 +297,7 @@ async def test_the_streams_of_a_draining_worker_go_on_elsewhere(rig: Rig) -> Non
             await old.step()  # ends the attempt, which returns its credit
             await old.leave()
             await rig.holds(
-                lambda: repr(rig.pool).endswith("workers=1 tasks=0 waiting=0 leases=0>>")
+                lambda: repr(rig.pool).endswith("workers=1 tasks=0 waiting=0 taken=0>>")
             )
     assert rig.metrics.moves == {("fake", "drained", "begun"): 1}
     assert rig.metrics.n_late == 0
@@ -342,7 +342,7 @@ async def test_late_messages_are_dropped_and_counted(rig: Rig) -> None:
         answer = await rig.pool.submit(m.Tokenize(content="x"), model="fake").result()
         assert isinstance(answer, m.Tokenized)
         assert rig.metrics.n_late == 2
-        assert repr(rig.pool).endswith("tasks=0 waiting=0 leases=0>>")
+        assert repr(rig.pool).endswith("tasks=0 waiting=0 taken=0>>")
 
 
 async def test_slots_of_a_mute_worker_are_told_by_the_gateway(

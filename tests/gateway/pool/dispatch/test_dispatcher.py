@@ -12,8 +12,8 @@ from tests.gateway.dispatching import call, card, dispatcher, done, failures, pl
 def test_a_free_slot_takes_the_task_at_once() -> None:
     pool = dispatcher("a")
     assert pool.submit(task(1), 0.0) == [Assign("a", 1, 0, -1)]
-    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 leases=1>"
-    assert repr(pool.workers["a"]) == "<Worker a ready model=m leases=1/1+0>"
+    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 taken=1>"
+    assert repr(pool.workers["a"]) == "<Worker a ready model=m taken=1/1+0>"
 
 
 def test_a_task_waits_when_no_slot_is_free() -> None:
@@ -166,7 +166,7 @@ def test_a_draining_worker_finishes_what_it_has_and_gets_no_more() -> None:
     pool.submit(task(1), 0.0)
     pool.worker_leaves("a", 0.0)
     pool.worker_leaves("a", 0.0)
-    assert repr(pool.workers["a"]) == "<Worker a leaving model=m leases=1/2+0>"
+    assert repr(pool.workers["a"]) == "<Worker a leaving model=m taken=1/2+0>"
     assert pool.submit(task(2), 1.0) == []
     assert pool.submit(call(3), 1.0) == []
     assert pool.ended("a", done(1), 2.0) == [Deliver(done(1))]
@@ -197,7 +197,7 @@ def test_a_late_terminal_message_returns_the_credit_and_goes_nowhere() -> None:
     pool.cancel(1)
     assert pool.ended("a", done(1), 1.0) == []
     assert pool.ended("a", done(1), 1.0) == []
-    assert repr(pool.workers["a"]) == "<Worker a ready model=m leases=0/1+0>"
+    assert repr(pool.workers["a"]) == "<Worker a ready model=m taken=0/1+0>"
 
 
 def test_a_worker_cannot_end_what_it_does_not_have() -> None:
@@ -287,7 +287,7 @@ def test_draining_takes_nothing_new_and_serves_the_queue() -> None:
         pool.submit(task(3), 0.0)
     assert caught.value.code is ErrorCode.UNAVAILABLE
     assert places(pool.ended("a", done(1), 1.0)) == [(2, "a")]
-    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 leases=1 draining>"
+    assert repr(pool) == "<Dispatcher workers=1 tasks=1 waiting=0 taken=1 draining>"
 
 
 def test_a_model_that_never_was_ready_is_forgotten_with_its_last_worker() -> None:

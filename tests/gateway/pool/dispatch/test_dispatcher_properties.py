@@ -341,7 +341,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             has = [(task.task_id, task.attempt) for task in seen.tasks.values()]
             has += [(key.id, key.attempt) for key in seen.abandoned]
             assert sorted(has) == sorted(worker.held)
-            assert (seen.n_leases, seen.n_slotless) == (len(worker.held), 0)
+            assert (seen.n_taken, seen.n_slotless) == (len(worker.held), 0)
 
     @invariant()
     def nothing_is_left_of_an_ended_task(self) -> None:
@@ -393,7 +393,7 @@ class DispatcherMachine(RuleBasedStateMachine):
                 self.end(*holding[0], fails=False)
         assert not self.specs
         n = len(self.workers)
-        assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 leases=0>"
+        assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 taken=0>"
 
 
 TestDispatcher = DispatcherMachine.TestCase

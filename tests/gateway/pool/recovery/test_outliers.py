@@ -122,12 +122,12 @@ def test_the_streams_of_an_ejected_worker_go_on_elsewhere() -> None:
     read(pool, worker, 1)
     fail(pool, worker, 10, 5)
     assert pool.tasks[1].worker != worker
-    assert (pool.workers[worker].n_leases, list(pool.workers[worker].abandoned)) == (
+    assert (pool.workers[worker].n_taken, list(pool.workers[worker].abandoned)) == (
         1,
         [TaskKey(1)],
     )
     pool.ended(worker, done(1), 2.0)
-    assert pool.workers[worker].n_leases == 0
+    assert pool.workers[worker].n_taken == 0
 
 
 def test_nothing_is_kept_of_a_lost_worker() -> None:
