@@ -93,6 +93,8 @@ class Dispatcher:
         """Tasks that were not cancelled."""
         return self.book.n_wanted
 
+    # ---- requests -----------------------------------------------------------------------------
+
     def submit(self, spec: TaskSpec, now: float) -> list[Action]:
         """Assign a task or let it wait; raises `TaskError` if it can do neither."""
         if self.draining:
@@ -175,6 +177,8 @@ class Dispatcher:
         """Take nothing new; the queue is still served."""
         self.draining = True
 
+    # ---- workers ------------------------------------------------------------------------------
+
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
         self._unloaded.discard(model)
@@ -250,6 +254,8 @@ class Dispatcher:
     def _eject(self, key: str, cause: str, now: float) -> list[Action]:
         moved = self._assignment.move(self.workers[key], MoveCause.EJECTED, now)
         return [Ejected(key, cause), *moved]
+
+    # ---- answers ------------------------------------------------------------------------------
 
     def was_given_up(self, key: str, task_key: TaskKey) -> bool:
         """Return whether an attempt was cancelled or moved, and its worker has not ended it yet."""
