@@ -259,9 +259,8 @@ def test_every_counter_of_an_engine_is_shown_for_its_worker() -> None:
         "llamapool_cache_branches": {"n_branches": 13},
         "llamapool_cache_host_bytes": {"n_host_bytes": 14},
     }
-    gateway_metrics.record_stats(
-        "a", "m", 1, Stats(**{k: v for row in stats.values() for k, v in row.items()})
-    )  # type: ignore[arg-type]
+    counted = Stats(**{k: v for row in stats.values() for k, v in row.items()})  # type: ignore[arg-type]
+    gateway_metrics.record_stats("a", "m", 1, counted)
     found = samples(gateway_metrics)
     for name, row in stats.items():
         assert [found[name, ("m", "a")]] == list(row.values()), name
