@@ -32,7 +32,7 @@ from gateway.http.origin.auth import (
     PUBLIC_PATHS,
     AdminOnly,
     AuthMiddleware,
-    Rules,
+    AuthRules,
     require_operator,
 )
 from gateway.http.origin.client_address import TrustedProxies
@@ -141,7 +141,7 @@ def _middleware(
     config = service.config
     ring, requests = _key_ring(config), service.pool.requests
     proxies = TrustedProxies(config.trusted_proxies, config.trusted_proxy_header)
-    rules = Rules(
+    rules = AuthRules(
         isolation=config.cache_isolation,
         origins=config.cors_origins,
         public=PUBLIC_PATHS | {config.health_route},

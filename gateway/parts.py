@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.middleware import Middleware
 
 from gateway.feed.feed import PoolFeed
-from gateway.feed.sources import Sources
+from gateway.feed.sources import FeedSources
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.metrics.metrics import Metrics
 from gateway.models.loaded import LoadedModels
@@ -104,7 +104,7 @@ def parts_of(
     )
     models = _model_manager(config, pool)
     siblings = Siblings(config.siblings)
-    sources = Sources(
+    sources = FeedSources(
         pool=pool,
         metrics=metrics,
         supervisor=supervisor,

@@ -59,7 +59,7 @@ from worker.supervisor.rollout.reader import ConfigReader
 from worker.supervisor.rollout.rollouts import Rollouts
 from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
-from worker.supervisor.supervisor import Settings, Supervisor
+from worker.supervisor.supervisor import Supervisor, SupervisorSettings
 from worker.supervisor.terminal import Console, stderr_console
 from worker.worker_command import worker
 
@@ -248,7 +248,7 @@ def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> i
     pool = replace(pool, gateway=start.listeners.config)
     path.write_text(configs.dump(pool))
     planned = replace(pool, worker=()) if orders.workers.models is not None else pool
-    settings = Settings(
+    settings = SupervisorSettings(
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
         runtime_dir=folder,
         listeners=start.listeners,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gateway.feed.changes import settled
 from gateway.feed.feed_state import FeedState
 from gateway.feed.siblings import SiblingParts
-from gateway.feed.sources import Sources
+from gateway.feed.sources import FeedSources
 from protocol.errors import ErrorCode, TaskError
 
 INTERVAL_S = 0.25
@@ -27,7 +27,7 @@ most 2 % of the loop."""
 class PoolFeed:
     """All readers of the feed of one gateway."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: FeedSources) -> None:
         self._sources = sources
         self._siblings = SiblingParts(sources)
         self._current: FeedState | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 from gateway.feed.history import GatewaySecond
 from gateway.feed.part import GatewayPart, read_part
-from gateway.feed.sources import Sources
+from gateway.feed.sources import FeedSources
 
 _QUESTION = "pool feed"
 _INTERVAL_S = 1.0
@@ -16,7 +16,7 @@ _INTERVAL_S = 1.0
 class SiblingParts:
     """The latest parts of the other gateways."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: FeedSources) -> None:
         self.parts: list[GatewayPart] = []
         self.seconds: list[Mapping[int, GatewaySecond]] = []
         self.silent: list[str] = []

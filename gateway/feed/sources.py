@@ -35,7 +35,7 @@ SETTLED_S = 15
 
 
 @dataclass(slots=True, kw_only=True)
-class Sources:
+class FeedSources:
     """Pool, counters, processes and models of one gateway."""
 
     pool: Pool
@@ -62,7 +62,7 @@ class Sources:
         }
 
     def __repr__(self) -> str:
-        return f"<Sources {self.pool!r}>"
+        return f"<FeedSources {self.pool!r}>"
 
     def _reported(self, before: FleetReport, after: FleetReport) -> None:
         for event in process_events(before, after):

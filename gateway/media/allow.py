@@ -81,7 +81,7 @@ class _Rule:
         return self.name in ("*", target.host)
 
 
-class Allowed:
+class AllowedUrls:
     """Patterns of the configuration: `HOST`, `*.DOMAIN`, `*`, `ADDRESS` or `NETWORK/BITS`,
     followed by `:PORT` or `:*`; without a port, the default port of the scheme.
     """

@@ -16,7 +16,7 @@ from urllib.parse import urljoin
 
 import h11
 
-from gateway.media.allow import Allowed, UrlTarget, read_url
+from gateway.media.allow import AllowedUrls, UrlTarget, read_url
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Fetched:
 class Fetcher:
     """Fetches URLs that the patterns allow."""
 
-    def __init__(self, allowed: Allowed, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, allowed: AllowedUrls, max_bytes: int, timeout_s: float) -> None:
         self._allowed = allowed
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s

@@ -8,7 +8,7 @@ from pathlib import Path
 from gateway.api.fields.media_links import MediaLink
 from gateway.api.reply import RequestPlan
 from gateway.http.disconnect import together
-from gateway.media.allow import Allowed
+from gateway.media.allow import AllowedUrls
 from gateway.media.fetch import Fetcher, NotFetched
 from gateway.media.files import SCHEME, read_file
 from protocol.config.config import GatewayConfig
@@ -31,7 +31,7 @@ class MediaLoader:
         self._folder = Path(config.media_path) if config.media_path else None
         if self._folder is not None and not is_dir(self._folder):
             raise ConfigError(f"--media-path {self._folder} is not a directory")
-        allowed = Allowed(config.media_url_allow)
+        allowed = AllowedUrls(config.media_url_allow)
         self._fetcher = Fetcher(allowed, self._max_bytes, config.limits.fetch_s)
         self._fetches = bool(allowed)
         self._places = asyncio.Semaphore(_AT_ONCE)

@@ -1,9 +1,9 @@
 """Declare a field once: type, default, limits, aliases, text. Everything else is read from that.
 
-`param` puts a `Spec` beside a dataclass field. `read` fills such a dataclass from a JSON body or a
-TOML table, and names the key that the client sent in every error; `describe` gives the rows for
-documents and `--help`. A value out of range is an error, except where llama-server clamps it
-(`Spec.clamps`).
+`param` puts a `FieldSpec` beside a dataclass field. `read` fills such a dataclass from a JSON body
+or a TOML table, and names the key that the client sent in every error; `describe` gives the rows
+for documents and `--help`. A value out of range is an error, except where llama-server clamps it
+(`FieldSpec.clamps`).
 """
 
 import difflib
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
+class FieldSpec:
     """Properties of one field beside its name and type."""
 
     doc: str
@@ -55,8 +55,8 @@ class Spec:
 
 
 def param(default: Any, doc: str, *aliases: str, **spec: Any) -> Any:
-    """Declare a dataclass field with its `Spec`."""
-    metadata = {"spec": Spec(doc=doc, aliases=aliases, **spec)}
+    """Declare a dataclass field with its `FieldSpec`."""
+    metadata = {"spec": FieldSpec(doc=doc, aliases=aliases, **spec)}
     if isinstance(default, list | dict):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -69,12 +69,12 @@ class FieldRow:
     name: str
     kind: Any
     default: Any
-    spec: Spec
+    spec: FieldSpec
 
 
 @cache
 def describe(cls: Hashable) -> tuple[FieldRow, ...]:
-    """List the declared fields of a dataclass in order; fields without a `Spec` are left out."""
+    """List the declared fields of a dataclass in order: those with a `FieldSpec`."""
     assert isinstance(cls, type) and is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     return tuple(
@@ -172,7 +172,7 @@ _MAX_BITS = 1023
 """Of a whole number: larger ones, which TOML can write, are no float."""
 
 
-def _within(value: float, spec: Spec, key: str, bounds: Bounds | None) -> float:
+def _within(value: float, spec: FieldSpec, key: str, bounds: Bounds | None) -> float:
     low, high = _limit(spec.low, bounds), _limit(spec.high, bounds)
     if not math.isfinite(value):
         raise InvalidRequest(f"Field '{key}': Value must be finite, but got {value}", param=key)

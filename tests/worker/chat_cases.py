@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.formats.choice import FORMATS, GENERIC
 from worker.output.formats.reasoning_marks import CHANNELS, REASONING_ROWS, ReasoningMarks
 
@@ -29,12 +29,12 @@ class Answer(NamedTuple):
     calls: tuple[tuple[str, str], ...]
 
 
-def expect(tools: str = "", *, thinks: bool = False, answer_prefix: str = "") -> Expected:
+def expect(tools: str = "", *, thinks: bool = False, answer_prefix: str = "") -> ExpectedParts:
     """What the prompt of a format lets one expect."""
     reasoning = (CHANNELS if tools == "gpt-oss" else THINK) if thinks else None
     row = BY_NAME[tools] if tools else None
     dropped = row.dropped if row else ()
-    return Expected(
+    return ExpectedParts(
         tools=row,
         names=NAMES,
         reasoning_marks=reasoning,
@@ -61,7 +61,7 @@ CHANNEL_CALL = (
     ' to=functions.special_function <|constrain|>json<|message|>{"arg1": 1}<|call|>'
 )
 
-CASES: list[tuple[str, Expected, str, Answer]] = [
+CASES: list[tuple[str, ExpectedParts, str, Answer]] = [
     ("words", expect("hermes"), HELLO, Answer(HELLO, "", ())),
     ("hermes", expect("hermes"), HERMES, Answer("", "", CALL)),
     ("words, then hermes", expect("hermes"), HELLO + HERMES, Answer(HELLO, "", CALL)),
@@ -243,7 +243,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "gpt-oss without tools",
-        Expected(reasoning_marks=CHANNELS, dropped=BY_NAME["gpt-oss"].dropped),
+        ExpectedParts(reasoning_marks=CHANNELS, dropped=BY_NAME["gpt-oss"].dropped),
         "<|channel|>commentary<|channel|>analysis<|message|>\nHm <|end|><|start|>assistant"
         "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
         Answer("Hi", "\nHm Hm", ()),
@@ -306,19 +306,19 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "all space after the marks is dropped",
-        Expected(reasoning_marks=QWEN_35, answer_prefix="<think>\n"),
+        ExpectedParts(reasoning_marks=QWEN_35, answer_prefix="<think>\n"),
         f"\n a \n</think>\n\n\n {HELLO} ",
         Answer(f"{HELLO} ", "a \n", ()),
     ),
     (
         "no space is dropped",
-        Expected(reasoning_marks=replace(THINK, after_open="", after_close="")),
+        ExpectedParts(reasoning_marks=replace(THINK, after_open="", after_close="")),
         f"<think>\na</think>\n{HELLO}",
         Answer(f"\n{HELLO}", "\na", ()),
     ),
     (
         "reasoning that begins at once",
-        Expected(reasoning_marks=replace(THINK, open="")),
+        ExpectedParts(reasoning_marks=replace(THINK, open="")),
         f"\na</think>\n{HELLO}",
         Answer(HELLO, "a", ()),
     ),
@@ -330,7 +330,7 @@ CASES: list[tuple[str, Expected, str, Answer]] = [
     ),
     (
         "reasoning that is left in",
-        Expected(reasoning_marks=THINK, answer_prefix="<think>\n", is_plain=True),
+        ExpectedParts(reasoning_marks=THINK, answer_prefix="<think>\n", is_plain=True),
         f"a</think>{HELLO}",
         Answer(f"<think>\na</think>{HELLO}", "", ()),
     ),

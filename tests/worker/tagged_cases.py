@@ -9,7 +9,7 @@ from tests.worker.chat_cases import (
     QWEN_35,
     Answer,
 )
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.chat_parser.tagged import ANY_TYPE, Types
 from worker.output.formats.reasoning_marks import REASONING_ROWS
 
@@ -27,9 +27,9 @@ TYPES: dict[str, Types] = {
 }
 
 
-def expect_tagged(tools: str, *, answer_prefix: str = "") -> Expected:
+def expect_tagged(tools: str, *, answer_prefix: str = "") -> ExpectedParts:
     """What the prompt of a format lets one expect."""
-    return Expected(
+    return ExpectedParts(
         tools=BY_NAME[tools],
         names=NAMES,
         types=TYPES,
@@ -86,11 +86,11 @@ KIMI_ONE = "special_function", "number", {"arg1": "1"}
 KIMI_TWO = "special_function_with_opt", "number", {"arg1": "1", "arg2": "2"}
 
 
-def expect_marked(name: str, answer_prefix: str = "") -> Expected:
+def expect_marked(name: str, answer_prefix: str = "") -> ExpectedParts:
     """What the prompt of a model with marks around all parts lets one expect."""
     tools = BY_NAME[name]
     row = next(row for row in REASONING_ROWS if row.marks == tools.marks)
-    return Expected(
+    return ExpectedParts(
         tools=tools,
         names=NAMES,
         types=TYPES,
@@ -134,7 +134,7 @@ def python(arguments: str) -> Answer:
     return Answer("", "", (("python", arguments),))
 
 
-TAGGED_CASES: list[tuple[str, Expected, str, Answer]] = [
+TAGGED_CASES: list[tuple[str, ExpectedParts, str, Answer]] = [
     *(
         (name, expect_tagged(tools), text, Answer("", "", CALL))
         for name, tools, text in (

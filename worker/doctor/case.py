@@ -30,7 +30,7 @@ class DoctorOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class DoctorCase:
     """A pool on a host."""
 
     pool: PoolConfig
@@ -90,7 +90,7 @@ def _at_hand(worker: WorkerConfig) -> WorkerConfig:
         return located(worker)
 
 
-def write(case: Case) -> Path:
+def write(case: DoctorCase) -> Path:
     """Write the configuration to a file for a child."""
     path = case.folder / "pool.json"
     path.touch(mode=0o600)
@@ -98,11 +98,11 @@ def write(case: Case) -> Path:
     return path
 
 
-def opened(pool: PoolConfig, fault: str, folder: Path, asked: DoctorOptions) -> Case:
+def opened(pool: PoolConfig, fault: str, folder: Path, asked: DoctorOptions) -> DoctorCase:
     """Make the case of a configuration; `fault` is its error, if it could not be read."""
     host = read_host()
     pool, placements, problem = resolved(pool, host)
-    return Case(
+    return DoctorCase(
         pool=pool,
         is_readable=not fault,
         fault=fault or problem,

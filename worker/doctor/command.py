@@ -15,7 +15,7 @@ from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from protocol.version import version
-from worker.doctor.case import Case, DoctorOptions, opened
+from worker.doctor.case import DoctorCase, DoctorOptions, opened
 from worker.doctor.examine import examine
 from worker.doctor.finding import Finding, Level, exit_code
 from worker.settings.arguments import (
@@ -82,7 +82,7 @@ def _wants_gpu(pool: PoolConfig, overrides: ExplicitSettings) -> bool:
     return has_layers or (_LAYERS in overrides.changes and overrides.changes[_LAYERS] != 0)
 
 
-def _report(case: Case, as_json: bool) -> list[Finding]:
+def _report(case: DoctorCase, as_json: bool) -> list[Finding]:
     findings = []
     for finding in examine(case):
         findings.append(finding)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.config.config import WorkerConfig
 from worker.doctor import gpu, keys, library, model, packages, probe, system
-from worker.doctor.case import Case, write
+from worker.doctor.case import DoctorCase, write
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
 from worker.files.gguf_header import cache_bytes, read_header
@@ -29,7 +29,7 @@ _LIMIT_S = 60.0
 """Longest time of a check that does not load a model; its children have shorter limits."""
 
 
-def examine(case: Case) -> Iterator[Finding]:
+def examine(case: DoctorCase) -> Iterator[Finding]:
     """Yield the findings of all checks, one by one; those of the host alone if the configuration
     cannot be read.
     """
@@ -87,7 +87,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
 class _HostChecks:
     """Checks that read no model."""
 
-    def __init__(self, case: Case, library: Ask) -> None:
+    def __init__(self, case: DoctorCase, library: Ask) -> None:
         self._case = case
         self._library = library
 
@@ -178,7 +178,7 @@ class _HostChecks:
 class _ModelChecks:
     """Checks of the models."""
 
-    def __init__(self, case: Case, library: Ask) -> None:
+    def __init__(self, case: DoctorCase, library: Ask) -> None:
         self._case = case
         self._library = library
         self._header = cache(read_header)
@@ -203,7 +203,7 @@ class _ModelChecks:
         if not workers:
             return
         weights = {worker.model: self._header(Path(worker.model)).size for worker in workers}
-        need = system.Need(
+        need = system.WorkerMemory(
             weights=sum(weights.values()),
             mapped=sum(
                 weights[path] for path in {worker.model for worker in workers if maps(worker)}
@@ -256,7 +256,7 @@ class _ModelChecks:
         return found
 
 
-def _first(case: Case) -> WorkerConfig | None:
+def _first(case: DoctorCase) -> WorkerConfig | None:
     return case.workers[0] if case.workers else None
 
 

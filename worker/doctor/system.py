@@ -39,7 +39,7 @@ def check_shm(size: int | None, n_devices: int) -> Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class WorkerMemory:
     """Memory that the workers will need, in bytes."""
 
     weights: int
@@ -54,7 +54,7 @@ class Need:
     """Free memory of the GPUs that get layers; None if the CPU computes."""
 
 
-def check_memory(need: Need, available: int, allowed: int | None) -> Finding:
+def check_memory(need: WorkerMemory, available: int, allowed: int | None) -> Finding:
     """Compare what the models need with what is free and what the control group allows."""
     limit = available if allowed is None else min(available, allowed)
     whose = "the control group allows" if allowed is not None and allowed < available else "free is"

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from protocol.config.config import WorkerConfig
 from protocol.cpulist import ANYWHERE, format_cpus, parse_cpus
-from worker.host.weights import Room, loadings
+from worker.host.weights import MemoryRoom, loadings
 
 NO_NUMA = "none"
 CHOSEN_POLL = 50
@@ -111,7 +111,7 @@ def place(
         _reason_against_reading(host, config, where)
         for config, where in zip(workers, places, strict=True)
     ]
-    ways = loadings(workers, Room(sizes=sizes, free=host.free_memory), against)
+    ways = loadings(workers, MemoryRoom(sizes=sizes, free=host.free_memory), against)
     return tuple(
         replace(placed, reads=way.reads, why=f"{placed.why}; weights: {way.why}")
         for placed, way in zip(found, ways, strict=True)

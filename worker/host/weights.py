@@ -25,7 +25,7 @@ class WeightLoading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MemoryRoom:
     """Sizes of files and memory, for the choice."""
 
     sizes: Mapping[str, int]
@@ -35,7 +35,7 @@ class Room:
 
 
 def loadings(
-    workers: Sequence[WorkerConfig], room: Room, against: Sequence[str]
+    workers: Sequence[WorkerConfig], room: MemoryRoom, against: Sequence[str]
 ) -> tuple[WeightLoading, ...]:
     """Choose for workers that run at once; `against` are reasons to map, or empty."""
     n_users = Counter(path for worker in workers for path in files(worker))
@@ -75,7 +75,7 @@ def _settled(worker: WorkerConfig, why_not: str) -> WeightLoading | None:
     return WeightLoading(False, f"mapped, because {why_not}") if why_not else None
 
 
-def _kept(worker: WorkerConfig, n_users: Counter[str], room: Room) -> WeightLoading | None:
+def _kept(worker: WorkerConfig, n_users: Counter[str], room: MemoryRoom) -> WeightLoading | None:
     """Return the choice to map, if sharing or unknown sizes require it; None if it is open."""
     paths = files(worker)
     if any(n_users[path] > 1 for path in paths):

@@ -33,7 +33,7 @@ _PROGRAM = ("llamapool", "worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class CatalogEntry:
     """One model."""
 
     info: ModelInfo
@@ -60,7 +60,7 @@ class Catalog:
             for field, value in flags.items()
             if field.startswith(("worker.", "sampling.")) and field not in _REPOSITORIES[0]
         }
-        self.entries: Mapping[str, Entry] = {}
+        self.entries: Mapping[str, CatalogEntry] = {}
 
     def __repr__(self) -> str:
         return f"<Catalog {' '.join(self.entries)}>"
@@ -92,7 +92,7 @@ class Catalog:
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}") from error
 
-    def config_of(self, entry: Entry) -> PoolConfig:
+    def config_of(self, entry: CatalogEntry) -> PoolConfig:
         """Return the configuration for a model's processes, without API keys."""
         own = self._pool.gateway
         dialled = GatewayConfig(bind=own.bind, gateways=own.gateways)
@@ -103,7 +103,7 @@ class Catalog:
         found: Iterable[FoundModel],
         cached: Iterable[FoundModel],
         sections: ini.Sections,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[CatalogEntry]:
         place = self._pool.gateway.models_preset
         presets = {
             name: read_preset(pairs, place=f"{place}: [{name}]") for name, pairs in sections.items()
@@ -145,13 +145,15 @@ class Catalog:
             if settings.get(repo)
         }
 
-    def _entry(self, name: str, preset: Preset, source: str, names_taken: set[str]) -> Entry | None:
+    def _entry(
+        self, name: str, preset: Preset, source: str, names_taken: set[str]
+    ) -> CatalogEntry | None:
         """Return the entry of a model; None if nothing says where the model is."""
         settings = {**preset.settings, **self._flags}
         worker = self._worker(name, settings)
         if not (worker.model or worker.hf_repo or worker.model_url or worker.backend == "fake"):
             return None
-        return Entry(
+        return CatalogEntry(
             info=ModelInfo(
                 name=name,
                 aliases=tuple(alias for alias in worker.aliases if alias != name),

@@ -10,16 +10,16 @@ from typing import Protocol
 from protocol.wire.messages import ToolCallDelta
 from protocol.wire.partial_answer import PartialAnswer
 from worker.output.chat_parser.parser import ChatParser
-from worker.output.chat_parser.sink import Parsed
+from worker.output.chat_parser.sink import ParsedPart
 
 
 class AnswerParser(Protocol):
     """Parses the text of one answer while it is generated."""
 
-    def feed(self, text: str) -> Parsed:
+    def feed(self, text: str) -> ParsedPart:
         """Take text; return the parts that are certain now."""
 
-    def finish(self) -> Parsed:
+    def finish(self) -> ParsedPart:
         """Return the text that was held back."""
 
 
@@ -34,35 +34,35 @@ class ContinuedAnswer:
         """Characters to leave out, for each call that was sent."""
         self._lacking = self._cut(self._parse(text))
 
-    def feed(self, text: str) -> Parsed:
+    def feed(self, text: str) -> ParsedPart:
         """Take text; return what the client does not have."""
         return self._next(self._parse(text))
 
-    def finish(self) -> Parsed:
+    def finish(self) -> ParsedPart:
         """Return the text that was held back."""
-        return self._next(Parsed() if self._parser is None else self._parser.finish())
+        return self._next(ParsedPart() if self._parser is None else self._parser.finish())
 
-    def _parse(self, text: str) -> Parsed:
-        return Parsed(text) if self._parser is None else self._parser.feed(text)
+    def _parse(self, text: str) -> ParsedPart:
+        return ParsedPart(text) if self._parser is None else self._parser.feed(text)
 
-    def _next(self, parsed: Parsed) -> Parsed:
+    def _next(self, parsed: ParsedPart) -> ParsedPart:
         found = self._cut(parsed)
-        first, self._lacking = self._lacking, Parsed()
+        first, self._lacking = self._lacking, ParsedPart()
         if not first:
             return found
-        return Parsed(
+        return ParsedPart(
             first.content + found.content,
             first.reasoning + found.reasoning,
             first.tool_calls + found.tool_calls,
         )
 
-    def _cut(self, parsed: Parsed) -> Parsed:
+    def _cut(self, parsed: ParsedPart) -> ParsedPart:
         """Leave out what the client has."""
         content, reasoning = parsed.content[self._n_text :], parsed.reasoning[self._n_reasoning :]
         self._n_text -= len(parsed.content) - len(content)
         self._n_reasoning -= len(parsed.reasoning) - len(reasoning)
         calls = tuple(call for call in map(self._cut_call, parsed.tool_calls) if call is not None)
-        return Parsed(content, reasoning, calls)
+        return ParsedPart(content, reasoning, calls)
 
     def _cut_call(self, call: ToolCallDelta) -> ToolCallDelta | None:
         if call.index >= len(self._n_arguments):

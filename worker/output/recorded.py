@@ -1,6 +1,6 @@
 """An answer as the model wrote it, beside its parts: what `__verbose` shows of a chat."""
 
-from worker.output.chat_parser.sink import Parsed
+from worker.output.chat_parser.sink import ParsedPart
 from worker.output.continued import AnswerParser
 
 
@@ -12,11 +12,11 @@ class RecordedAnswer:
         self._parser = parser
         self.text = text
 
-    def feed(self, text: str) -> Parsed:
+    def feed(self, text: str) -> ParsedPart:
         """Take text; return the parts that are certain now."""
         self.text += text
         return self._parser.feed(text)
 
-    def finish(self) -> Parsed:
+    def finish(self) -> ParsedPart:
         """Return the text that was held back."""
         return self._parser.finish()

@@ -27,7 +27,7 @@ from worker.engine.backend import Backend
 from worker.engine.prompt_logprobs import check_echo
 from worker.engine.resume import open_sampler, resume_task
 from worker.engine.task import EngineTask
-from worker.output.chat_parser.parser import ChatParser, Expected
+from worker.output.chat_parser.parser import ChatParser, ExpectedParts
 from worker.output.continued import AnswerParser, ContinuedAnswer
 from worker.output.recorded import RecordedAnswer
 from worker.prompt.chat.built_in import BuiltInReader
@@ -151,7 +151,7 @@ class PromptReader:
 
     def _read(
         self, key: TaskKey, message: Generate, slot: int
-    ) -> tuple[EngineTask, Expected | None]:
+    ) -> tuple[EngineTask, ExpectedParts | None]:
         """Return a generation's task, and the expected answer if it is parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
@@ -211,7 +211,7 @@ class PromptReader:
 
     def _answered(
         self, task: EngineTask, chat: ChatPrompt | None
-    ) -> tuple[EngineTask, Expected | None]:
+    ) -> tuple[EngineTask, ExpectedParts | None]:
         """Add the settings that a chat's parser needs from the engine."""
         if chat is None or chat.expected is None:
             return task, None
@@ -322,7 +322,7 @@ def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:
     )
 
 
-def parser_of(expected: Expected | None, *, is_whole: bool) -> ChatParser | None:
+def parser_of(expected: ExpectedParts | None, *, is_whole: bool) -> ChatParser | None:
     """Make the parser of an answer, which has read the part that the client wrote."""
     return None if expected is None else ChatParser(expected, is_whole=is_whole)
 

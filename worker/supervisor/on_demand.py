@@ -26,7 +26,7 @@ from protocol.process.control import (
     WorkerOrder,
     WorkerReport,
 )
-from worker.models.catalog import Catalog, Entry
+from worker.models.catalog import Catalog, CatalogEntry
 from worker.supervisor.children import launch
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
@@ -67,7 +67,7 @@ class OnDemand:
         self._watches: list[ChildWatch] = []
         self._downloads = ModelDownloads(control.report, self._reread, self._download)
         self._n_started = 0
-        self._loaded: dict[str, Entry] = {}
+        self._loaded: dict[str, CatalogEntry] = {}
         """The entry that each model was loaded with; it may have left the list since."""
         self._reported: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
@@ -242,7 +242,7 @@ class OnDemand:
             WorkerReport(model=model, worker="", phase=Phase.GONE, exit_code=EXIT_CONFIG, why=why)
         )
 
-    def _load(self, entry: Entry, now: float) -> None:
+    def _load(self, entry: CatalogEntry, now: float) -> None:
         self._n_started += 1
         self._loaded[entry.info.name] = entry
         self._failed.pop(entry.info.name, None)

@@ -20,7 +20,7 @@ from protocol.process.notify import Notifier
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
-from worker.supervisor.children.restart_policy import Policy
+from worker.supervisor.children.restart_policy import RestartPolicy
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.gateways import GatewayReload, Reread
 from worker.supervisor.orders import Orders
@@ -50,7 +50,7 @@ class SupervisorPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class SupervisorSettings:
     """Settings of the supervisor."""
 
     launches: Sequence[Launch]
@@ -59,7 +59,7 @@ class Settings:
     """The sockets that the gateways serve; this process closes them at the end."""
     drain_timeout_s: float = 600.0
     notice: StartNotice = StartNotice()
-    policy: Policy = Policy()
+    policy: RestartPolicy = RestartPolicy()
     orders: Orders
     """Carries out the orders of gateways and admins."""
     reread: Reread
@@ -69,7 +69,7 @@ class Settings:
 class Supervisor:
     """Owns every process; `run` returns the exit code."""
 
-    def __init__(self, settings: Settings, console: Console, notifier: Notifier) -> None:
+    def __init__(self, settings: SupervisorSettings, console: Console, notifier: Notifier) -> None:
         self._settings = settings
         self._console = console
         self._notifier = notifier
@@ -164,7 +164,7 @@ class Supervisor:
             times.append(watchdog_at)
         return max(0.0, min(times) - now) if times else None
 
-    def _policy_of(self, watch: ChildWatch) -> Policy:
+    def _policy_of(self, watch: ChildWatch) -> RestartPolicy:
         policy = self._settings.policy
         if watch.child.launch.is_gateway:
             # Without any gateway no request can be served; another supervisor may help.

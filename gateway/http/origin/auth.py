@@ -35,7 +35,7 @@ _NEEDS_SOCKET = (
 _NEEDS_OWN_PAGE = "A page of another site may not do this: name its origin with --cors-origins"
 
 
-class Rules(NamedTuple):
+class AuthRules(NamedTuple):
     """Configuration of keys and pages."""
 
     isolation: str = ""
@@ -46,7 +46,7 @@ class Rules(NamedTuple):
     is_page: Callable[[str], bool] = lambda _: False
 
 
-_NO_RULES = Rules()
+_NO_RULES = AuthRules()
 
 
 class AuthMiddleware:
@@ -58,7 +58,7 @@ class AuthMiddleware:
     no key opens. The record of the request, if there is one, gets key and tenant.
     """
 
-    def __init__(self, app: ASGIApp, ring: KeyRing, rules: Rules = _NO_RULES) -> None:
+    def __init__(self, app: ASGIApp, ring: KeyRing, rules: AuthRules = _NO_RULES) -> None:
         self._app = app
         self._ring = ring
         self._rules = rules

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.media.allow import Allowed, UrlTarget, read_url
+from gateway.media.allow import AllowedUrls, UrlTarget, read_url
 from protocol.errors import ConfigError
 
 
@@ -72,7 +72,7 @@ def test_a_url_that_could_be_read_in_two_ways_is_none(url: str) -> None:
     ],
 )
 def test_a_pattern_names_hosts_and_ports(pattern: str, url: str, fits: bool) -> None:
-    assert Allowed([pattern]).takes_host(read_url(url)) is fits
+    assert AllowedUrls([pattern]).takes_host(read_url(url)) is fits
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,16 @@ def test_a_pattern_names_hosts_and_ports(pattern: str, url: str, fits: bool) -> 
     ],
 )
 def test_an_address_that_is_not_public_needs_a_pattern_of_its_own(address: str) -> None:
-    assert not Allowed(["*", "a.test"]).takes_address(address)
+    assert not AllowedUrls(["*", "a.test"]).takes_address(address)
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "2606:4700::1111", "64:ff9b::8.8.8.8"])
 def test_a_public_address_needs_none(address: str) -> None:
-    assert Allowed(["a.test"]).takes_address(address)
+    assert AllowedUrls(["a.test"]).takes_address(address)
 
 
 def test_a_network_in_a_pattern_allows_its_addresses_to_every_host() -> None:
-    allowed = Allowed(["a.test", "10.0.0.0/8"])
+    allowed = AllowedUrls(["a.test", "10.0.0.0/8"])
     assert allowed.takes_address("10.9.9.9")
     assert allowed.takes_address("::ffff:10.9.9.9")
     assert not allowed.takes_address("11.0.0.1/8")
@@ -104,9 +104,9 @@ def test_a_network_in_a_pattern_allows_its_addresses_to_every_host() -> None:
 @pytest.mark.parametrize("pattern", ["http://a.test", "a.*", "10.0.0.1/8", "a.test:x", "", "a b"])
 def test_a_pattern_that_says_nothing_ends_the_start(pattern: str) -> None:
     with pytest.raises(ConfigError, match="--media-url-allow"):
-        Allowed([pattern])
+        AllowedUrls([pattern])
 
 
 def test_without_patterns_nothing_is_allowed() -> None:
-    assert not Allowed([])
-    assert not Allowed([]).takes_host(read_url("http://a.test/"))
+    assert not AllowedUrls([])
+    assert not AllowedUrls([]).takes_host(read_url("http://a.test/"))

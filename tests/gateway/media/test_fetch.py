@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.media.allow import Allowed
+from gateway.media.allow import AllowedUrls
 from gateway.media.fetch import Fetcher, NotFetched
 
 PNG = b"\x89PNG" * 10
@@ -49,7 +49,7 @@ async def serving(answer: bytes | Talk, **options: Any) -> AsyncIterator[Server]
 
 
 def fetcher(*patterns: str, timeout_s: float = 10.0) -> Fetcher:
-    return Fetcher(Allowed(patterns or ("127.0.0.1:*",)), MAX_BYTES, timeout_s)
+    return Fetcher(AllowedUrls(patterns or ("127.0.0.1:*",)), MAX_BYTES, timeout_s)
 
 
 async def fetched(answer: bytes | Talk, **options: Any) -> bytes:

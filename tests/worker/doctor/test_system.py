@@ -8,7 +8,7 @@ from protocol.config.config import PoolConfig, WorkerConfig
 from worker.doctor import system
 from worker.doctor.finding import Level
 from worker.doctor.packages import check_packages, check_python
-from worker.doctor.system import Need
+from worker.doctor.system import WorkerMemory
 from worker.host.child import ChildOutcome
 
 GIB = 2**30
@@ -30,9 +30,9 @@ def test_shared_memory_matters_between_gpus() -> None:
     assert system.check_shm(2 * GIB, 2).level is Level.OK
 
 
-def need(weights: int, **fields: int) -> Need:
+def need(weights: int, **fields: int) -> WorkerMemory:
     fields = {"mapped": weights, "copies": 0, "cache": GIB, **fields}
-    return Need(weights=weights, **fields)
+    return WorkerMemory(weights=weights, **fields)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def need(weights: int, **fields: int) -> Need:
         (need(4 * GIB, mapped=4 * GIB, copies=4 * GIB), 6 * GIB, None, Level.WARN),
     ],
 )
-def test_memory(need: Need, available: int, allowed: int | None, level: Level) -> None:
+def test_memory(need: WorkerMemory, available: int, allowed: int | None, level: Level) -> None:
     found = system.check_memory(need, available, allowed)
     assert found.level is level
     assert ("control group" in found.text) == (allowed is not None)

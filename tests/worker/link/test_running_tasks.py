@@ -20,7 +20,7 @@ from worker.engine.backend import Vocabulary
 from worker.engine.fake.backend import FakeBackend
 from worker.link.outbound import RunningTasks
 from worker.output.chat_parser.parser import ChatParser
-from worker.output.chat_parser.sink import Parsed
+from worker.output.chat_parser.sink import ParsedPart
 from worker.output.recorded import RecordedAnswer
 from worker.prompt.prompt import parser_of, shown_tokens
 
@@ -111,7 +111,7 @@ def test_parsers_are_forgotten_with_their_gateway() -> None:
 def test_a_parser_that_fails_ends_its_task_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     feed = ChatParser.feed
 
-    def fail(parser: ChatParser, text: str) -> Parsed:
+    def fail(parser: ChatParser, text: str) -> ParsedPart:
         if text == "bad":
             raise RecursionError
         return feed(parser, text)

@@ -8,7 +8,7 @@ import pytest
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
 from tests.worker.hosts import flat
-from worker.models.catalog import Catalog, Entry, open_catalog
+from worker.models.catalog import Catalog, CatalogEntry, open_catalog
 from worker.settings.resolve import resolve
 
 
@@ -31,7 +31,7 @@ def catalog(
     return open_catalog(pool, flags or {})
 
 
-def only(found: Catalog) -> Entry:
+def only(found: Catalog) -> CatalogEntry:
     (entry,) = found.entries.values()
     return entry
 

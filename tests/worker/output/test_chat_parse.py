@@ -29,11 +29,11 @@ from tests.worker.tagged_cases import (
 )
 from worker.output.chat_parser import reasoning_reader
 from worker.output.chat_parser.markers import find
-from worker.output.chat_parser.parser import ChatParser, Expected
+from worker.output.chat_parser.parser import ChatParser, ExpectedParts
 from worker.output.formats.choice import FORMATS, GENERIC
 
 
-def parse(expected: Expected, parts: Sequence[str]) -> Answer:
+def parse(expected: ExpectedParts, parts: Sequence[str]) -> Answer:
     """Feed an answer piece by piece, and check that calls come as clients read them."""
     parser = ChatParser(expected)
     content = reasoning = ""
@@ -59,7 +59,7 @@ IDS = [case[0] for case in ALL]
 
 
 @pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in ALL], ids=IDS)
-def test_an_answer_is_taken_apart(expected: Expected, text: str, answer: Answer) -> None:
+def test_an_answer_is_taken_apart(expected: ExpectedParts, text: str, answer: Answer) -> None:
     assert parse(expected, [text]) == answer
     assert parse(expected, list(text)) == answer
 
@@ -67,7 +67,7 @@ def test_an_answer_is_taken_apart(expected: Expected, text: str, answer: Answer)
 @pytest.mark.slow
 @pytest.mark.parametrize(("expected", "text", "answer"), [case[1:] for case in ALL], ids=IDS)
 def test_it_does_not_matter_where_an_answer_is_cut(
-    expected: Expected, text: str, answer: Answer
+    expected: ExpectedParts, text: str, answer: Answer
 ) -> None:
     for i in range(len(text)):
         assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
@@ -116,7 +116,7 @@ def test_ids_are_as_long_as_the_template_wants_them(name: str) -> None:
 
 
 def test_what_the_client_began_is_repeated_in_whole_answers_only() -> None:
-    expected = Expected(
+    expected = ExpectedParts(
         reasoning_marks=THINK, answer_prefix="<think>\na\n</think>\n\nHello", is_continued=True
     )
     parsed = ChatParser(expected, is_whole=True).feed(" world")
@@ -135,7 +135,7 @@ def test_the_prompts_own_end_is_no_part_of_an_answer_that_was_cut(text: str) -> 
 
 def test_what_nobody_asked_to_continue_is_repeated_in_streams_too() -> None:
     answer_prefix = "<think>\na\n</think>\n\nHello"
-    expected = Expected(
+    expected = ExpectedParts(
         reasoning_marks=THINK, answer_prefix=answer_prefix, is_continued=True, repeats_prefix=True
     )
     parsed = ChatParser(expected).feed(" world")

@@ -7,19 +7,19 @@ import pytest
 from protocol.wire.partial_answer import PartialAnswer
 from tests.worker.chat_cases import CASES, Answer
 from tests.worker.tagged_cases import TAGGED_CASES
-from worker.output.chat_parser.parser import ChatParser, Expected
-from worker.output.chat_parser.sink import Parsed
+from worker.output.chat_parser.parser import ChatParser, ExpectedParts
+from worker.output.chat_parser.sink import ParsedPart
 from worker.output.continued import AnswerParser, ContinuedAnswer
 
 ALL = [pytest.param(*case[1:3], id=case[0]) for case in (*CASES, *TAGGED_CASES)]
 
 
-def fed(parser: AnswerParser, text: str, n: int = 1) -> list[Parsed]:
+def fed(parser: AnswerParser, text: str, n: int = 1) -> list[ParsedPart]:
     """Feed a text in pieces of `n` characters."""
     return [parser.feed(text[i : i + n]) for i in range(0, len(text), n)]
 
 
-def told(said: Sequence[Parsed]) -> PartialAnswer:
+def told(said: Sequence[ParsedPart]) -> PartialAnswer:
     """What a client has of an answer."""
     n_calls = max((call.index + 1 for one in said for call in one.tool_calls), default=0)
     n_arguments = [0] * n_calls
@@ -33,7 +33,7 @@ def told(said: Sequence[Parsed]) -> PartialAnswer:
     )
 
 
-def joined(said: Sequence[Parsed]) -> tuple[Answer, dict[int, int]]:
+def joined(said: Sequence[ParsedPart]) -> tuple[Answer, dict[int, int]]:
     """What it all comes to, and how often each call had a name."""
     calls: dict[int, list[str]] = {}
     n_named: dict[int, int] = {}
@@ -51,7 +51,7 @@ def joined(said: Sequence[Parsed]) -> tuple[Answer, dict[int, int]]:
 
 @pytest.mark.parametrize(("expected", "text"), ALL)
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_cut_anywhere_changes_nothing(expected: Expected, text: str, is_whole: bool) -> None:
+def test_a_cut_anywhere_changes_nothing(expected: ExpectedParts, text: str, is_whole: bool) -> None:
     parser = ChatParser(expected, is_whole=is_whole)
     parts = fed(parser, text)
     whole = joined([*parts, parser.finish()])
@@ -63,7 +63,7 @@ def test_a_cut_anywhere_changes_nothing(expected: Expected, text: str, is_whole:
 
 
 @pytest.mark.parametrize(("expected", "text"), ALL)
-def test_what_the_client_lacks_comes_first(expected: Expected, text: str) -> None:
+def test_what_the_client_lacks_comes_first(expected: ExpectedParts, text: str) -> None:
     """The tokens were heard, and only a part of their text was handed on."""
     parser = ChatParser(expected)
     parts = fed(parser, text)
@@ -77,16 +77,16 @@ def test_what_the_client_lacks_comes_first(expected: Expected, text: str) -> Non
 
 def test_plain_text_is_not_taken_apart() -> None:
     again = ContinuedAnswer(None, PartialAnswer(n_text=3), "abcde")
-    assert again.feed("f") == Parsed("def")
-    assert again.feed("g") == Parsed("g")
-    assert again.finish() == Parsed()
+    assert again.feed("f") == ParsedPart("def")
+    assert again.feed("g") == ParsedPart("g")
+    assert again.finish() == ParsedPart()
 
 
 def test_more_than_the_tokens_say_is_left_out_of_what_follows() -> None:
     again = ContinuedAnswer(None, PartialAnswer(n_text=7), "abcde")
-    assert again.feed("fgh") == Parsed("h")
+    assert again.feed("fgh") == ParsedPart("h")
 
 
 def test_the_end_brings_what_nothing_else_brought() -> None:
     again = ContinuedAnswer(None, PartialAnswer(n_text=3), "abcde")
-    assert again.finish() == Parsed("de")
+    assert again.finish() == ParsedPart("de")

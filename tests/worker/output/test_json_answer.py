@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.worker.chat_cases import THINK
 from tests.worker.output.test_chat_parse import JSON, parse
-from worker.output.chat_parser.parser import ChatParser, Expected
+from worker.output.chat_parser.parser import ChatParser, ExpectedParts
 
-EXPECTED = Expected(is_json=True)
+EXPECTED = ExpectedParts(is_json=True)
 WAYS = ["{}", " {} ", "```json{}```", "\n```json\n{}\n``` \n", "```json {}"]
 
 
@@ -33,7 +33,7 @@ def test_json_comes_through_as_it_was_written(value: object, way: str, cuts: lis
 
 
 def test_reasoning_may_come_before_the_json() -> None:
-    expected = Expected(is_json=True, reasoning_marks=THINK)
+    expected = ExpectedParts(is_json=True, reasoning_marks=THINK)
     answer = parse(expected, list("<think>\nHm ```\n</think>\n\n```json\n[1]\n```"))
     assert (answer.reasoning, answer.content) == ("Hm ```\n", "[1]")
 

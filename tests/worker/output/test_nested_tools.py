@@ -14,7 +14,7 @@ from tests.worker.prompt.test_conversation import TIME, USER, read
 from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.formats.reasoning_marks import listed_reasoning_marks
 
 MARK = "]<]minimax[>["
@@ -36,7 +36,7 @@ SCHEMA: dict[str, Any] = {
 }
 FUNCTION = {"name": "python", "parameters": SCHEMA}
 TOOL = {"type": "function", "function": FUNCTION}
-EXPECTED = Expected(
+EXPECTED = ExpectedParts(
     tools=BY_NAME["minimax-m3"],
     names=frozenset({"python", "get_time"}),
     parts={"python": whole_part(FUNCTION)},

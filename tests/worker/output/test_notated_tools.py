@@ -15,7 +15,7 @@ from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.formats.choice import choose_format
 from worker.output.formats.reasoning_marks import listed_reasoning_marks
 
@@ -101,9 +101,9 @@ def written(name: str, *calls: tuple[str, dict[str, Any]]) -> str:
     return f"<|tool_call_start|>[{', '.join(texts)}]<|tool_call_end|>"
 
 
-def expect(name: str) -> Expected:
+def expect(name: str) -> ExpectedParts:
     """What the prompt of a format lets one expect."""
-    return Expected(
+    return ExpectedParts(
         tools=BY_NAME[name],
         names=frozenset({"python", "get_time"}),
         reasoning_marks=listed_reasoning_marks(TEMPLATES[name]),

@@ -8,17 +8,17 @@ from worker.supervisor.children.exit_reasons import abort_reason, explain
 from worker.supervisor.children.restart_policy import (
     MAX_DELAY_S,
     WINDOW_S,
-    History,
-    Policy,
+    RestartPolicy,
+    RunHistory,
     judge,
 )
 
-POLICY = Policy()
+POLICY = RestartPolicy()
 
 
-def lives(*ready: float, gap_s: float = 1.0, policy: Policy = POLICY) -> list[float | None]:
+def lives(*ready: float, gap_s: float = 1.0, policy: RestartPolicy = POLICY) -> list[float | None]:
     """Return the delay after each death of a process that was ready for these times."""
-    history, now, delays = History(), 0.0, []
+    history, now, delays = RunHistory(), 0.0, []
     for ready_s in ready:
         now += ready_s + gap_s
         verdict = judge(history, now=now, ready_s=ready_s, exit_code=1, policy=policy)
@@ -32,7 +32,7 @@ def lives(*ready: float, gap_s: float = 1.0, policy: Policy = POLICY) -> list[fl
 
 def test_delay_doubles_and_the_fifth_death_is_quarantine() -> None:
     assert lives(0, 0, 0, 0, 0) == [0.5, 1, 2, 4, 600]
-    for_ever = Policy(quarantine_s=None)
+    for_ever = RestartPolicy(quarantine_s=None)
     assert lives(0, 0, 0, 0, 0, policy=for_ever) == [0.5, 1, 2, 4, None]
 
 
@@ -47,18 +47,18 @@ def test_health_ends_the_doubling() -> None:
 
 
 def test_a_drain_by_hand_is_no_death() -> None:
-    history = History()
+    history = RunHistory()
     for now in range(20):
         verdict = judge(history, now=now, ready_s=0.5, exit_code=0, policy=POLICY)
         history = verdict.history
         assert verdict.delay_s == POLICY.first_delay_s
     assert not history.deaths
-    at_once = judge(History(), now=0, ready_s=0, exit_code=0, policy=POLICY)
+    at_once = judge(RunHistory(), now=0, ready_s=0, exit_code=0, policy=POLICY)
     assert len(at_once.history.deaths) == 1, "it never was ready: nobody drained it"
 
 
 def test_delay_is_bounded() -> None:
-    patient = Policy(max_deaths=100)
+    patient = RestartPolicy(max_deaths=100)
     assert lives(*[0] * 9, policy=patient)[-3:] == [30, 30, 30]
 
 
@@ -71,18 +71,18 @@ def test_deaths_that_are_far_apart_are_forgiven() -> None:
 
 
 def test_configuration_is_quarantine_at_once() -> None:
-    verdict = judge(History(), now=0, ready_s=0, exit_code=EXIT_CONFIG, policy=POLICY)
+    verdict = judge(RunHistory(), now=0, ready_s=0, exit_code=EXIT_CONFIG, policy=POLICY)
     assert verdict.delay_s is None
 
 
 def test_a_configuration_that_has_worked_is_tried_again() -> None:
-    verdict = judge(History(), now=9, ready_s=9, exit_code=EXIT_CONFIG, policy=POLICY)
+    verdict = judge(RunHistory(), now=9, ready_s=9, exit_code=EXIT_CONFIG, policy=POLICY)
     assert verdict.delay_s == POLICY.first_delay_s
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1000)), max_size=40))
 def test_delays_stay_in_bounds_and_quarantine_is_earned(steps: list[tuple[float, float]]) -> None:
-    history, now, deaths = History(), 0.0, []
+    history, now, deaths = RunHistory(), 0.0, []
     for gap_s, ready_s in steps:
         now += gap_s + ready_s
         deaths.append(now)

@@ -24,10 +24,10 @@ DRIVER = textwrap.dedent(
     from protocol.process.notify import Notifier
     from protocol.process.parent_death import PARENT_VARIABLE
     from worker.supervisor.children.launch import Launch
-    from worker.supervisor.children.restart_policy import Policy
+    from worker.supervisor.children.restart_policy import RestartPolicy
     from worker.supervisor.control import ControlServer
     from worker.supervisor.orders import Orders
-    from worker.supervisor.supervisor import Settings, Supervisor
+    from worker.supervisor.supervisor import Supervisor, SupervisorSettings
     from worker.supervisor.terminal import stderr_console
 
     plan = json.loads(sys.argv[1])
@@ -46,10 +46,10 @@ DRIVER = textwrap.dedent(
     fixed.deadlines = fixed.greeting = list
     fixed.report = lambda now: RolloutReport()
     control = ControlServer(Path(plan["scratch"], "control.sock"))
-    settings = Settings(launches=launches, runtime_dir=Path(plan["scratch"]),
+    settings = SupervisorSettings(launches=launches, runtime_dir=Path(plan["scratch"]),
                         orders=Orders(control, fixed),
                         reread=list, drain_timeout_s=plan["drain_timeout_s"],
-                        policy=Policy(**plan["policy"]))
+                        policy=RestartPolicy(**plan["policy"]))
     sys.exit(Supervisor(settings, console, Notifier.from_environ()).run())
     """
 )

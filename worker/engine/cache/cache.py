@@ -31,7 +31,7 @@ def n_sequences(n_slots: int, n_branches: int) -> int:
     return min(MAX_SEQUENCES, n_slots + n_branches)
 
 
-class Source(NamedTuple):
+class CachedPrefix(NamedTuple):
     """A sequence whose first `n` tokens are a prompt's, and are computed."""
 
     seq: int
@@ -93,11 +93,13 @@ class PrefixCache:
         known = tree.length(slot.id)
         tree.extend(slot.id, slot.tokens[known:])
 
-    def find(self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int) -> Source | None:
+    def find(
+        self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int
+    ) -> CachedPrefix | None:
         """Find the sequence that holds most of a prompt's first `n_max` tokens."""
         match = self.holders(namespace, prompt)
         n = min(match.n, n_max)
-        return Source(min(match.keys), n) if n > 0 else None
+        return CachedPrefix(min(match.keys), n) if n > 0 else None
 
     def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
         """Return how many leading tokens of a prompt are known, and which sequences hold them."""
@@ -211,7 +213,7 @@ class PrefixCache:
         self._trees[namespace].extend(seq, tokens)
         slot.n_shared = len(tokens)
 
-    def take(self, slot: Slot, source: Source, prompt: Sequence[int]) -> int:
+    def take(self, slot: Slot, source: CachedPrefix, prompt: Sequence[int]) -> int:
         """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
         start = len(slot.tokens)
         self._backend.copy(source.seq, slot.id, start, source.n)
@@ -284,7 +286,7 @@ class PrefixCache:
             self._drop(branch)
         return bool(covered)
 
-    def _use(self, source: Source) -> None:
+    def _use(self, source: CachedPrefix) -> None:
         used = self._branches.get(source.seq)
         if used is not None:
             used.last_used = self.tick()

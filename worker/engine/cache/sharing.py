@@ -11,7 +11,7 @@ may be shared, and these are never moved (`ContextRoom`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.engine.cache.cache import MIN_SHARED, PrefixCache, Source
+from worker.engine.cache.cache import MIN_SHARED, CachedPrefix, PrefixCache
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.media import whole_pieces
 from worker.engine.slot import Slot, SlotState, SlotTask
@@ -64,7 +64,7 @@ class PrefixSharing:
         ]
         for slot in alike:
             slot.active.awaits_prefix = False
-            self._take(slot, Source(leader.id, len(prompt)))
+            self._take(slot, CachedPrefix(leader.id, len(prompt)))
         return alike
 
     def _waits(self, slot: Slot, slots: Sequence[Slot]) -> bool:
@@ -97,7 +97,7 @@ class PrefixSharing:
         elif ready is not None and ready.n >= min_reused(slot):
             self._take(slot, ready)
 
-    def _take(self, slot: Slot, source: Source) -> None:
+    def _take(self, slot: Slot, source: CachedPrefix) -> None:
         self._count(slot, self._cache.take(slot, source, slot.active.reading))
 
     def _count(self, slot: Slot, n: int) -> None:

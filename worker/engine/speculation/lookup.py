@@ -11,7 +11,7 @@ from worker.engine.speculation.draft import Drafter, DraftRequest, follow
 
 
 @dataclass(slots=True)
-class Index:
+class NgramIndex:
     """Where each n-gram of one growing text occurred last; follows cuts by starting over."""
 
     size: int
@@ -43,14 +43,14 @@ class PromptLookup(Drafter):
         self._size = size
         self._n_min = n_min
         self.n_max = n_max
-        self._indexes: dict[int, Index] = {}
+        self._indexes: dict[int, NgramIndex] = {}
 
     def draft(self, requests: Sequence[DraftRequest]) -> list[list[int]]:
         """Return a draft for each request from its own tokens."""
         return [self._draft(request) for request in requests]
 
     def _draft(self, request: DraftRequest) -> list[int]:
-        index = self._indexes.setdefault(request.slot, Index(self._size))
+        index = self._indexes.setdefault(request.slot, NgramIndex(self._size))
         index.follow(request.tokens)
         found = index.followers(min(request.n_max, self.n_max))
         return request.kept(found, self._n_min)

@@ -36,7 +36,7 @@ _MAX_LIGHT = 4096
 
 
 @dataclass(slots=True)
-class Share:
+class CreditShare:
     """The credits of one gateway."""
 
     granted: int
@@ -78,7 +78,7 @@ class Grants:
 
     def __init__(self) -> None:
         self._n_slots = self._n_credits = 0
-        self._shares: dict[int, Share] = {}
+        self._shares: dict[int, CreditShare] = {}
 
     def __repr__(self) -> str:
         held = " ".join(f"{n}:{len(s.held)}/{s.limit}" for n, s in self._shares.items())
@@ -114,7 +114,7 @@ class Grants:
 
     def open(self, number: int) -> None:
         """Let a gateway take part; `settle` gives it its first credits."""
-        self._shares[number] = Share(granted=-self._n_credits)
+        self._shares[number] = CreditShare(granted=-self._n_credits)
 
     def close(self, number: int) -> None:
         """Take back all that a lost gateway had; the engine ends its tasks before any others."""
@@ -206,11 +206,11 @@ class Grants:
             if share.n_recalled and now - share.recalled_at > limit_s
         ]
 
-    def _give(self, share: Share, n: int) -> None:
+    def _give(self, share: CreditShare, n: int) -> None:
         share.granted += n
         share.limit += n
 
-    def _next(self, now: float, level: int) -> Share | None:
+    def _next(self, now: float, level: int) -> CreditShare | None:
         """Choose the gateway that gets a free credit; None leaves it here."""
         lacking = [share for share in self._shares.values() if share.n_lacking]
         if lacking:
@@ -248,7 +248,7 @@ class Grants:
         )
         return max(leaving, uneven + max(0, n_given - self._n_slots))
 
-    def _surplus(self, share: Share, now: float) -> int:
+    def _surplus(self, share: CreditShare, now: float) -> int:
         """Count the unused credits of a gateway that others may have."""
         if share.n_lacking or share.n_recalled:
             return 0
@@ -264,7 +264,7 @@ class Grants:
         return self._n_slots // max(1, n)
 
 
-def _rank(share: Share, now: float, level: int) -> tuple[bool, bool, bool, float]:
+def _rank(share: CreditShare, now: float, level: int) -> tuple[bool, bool, bool, float]:
     """Order the gateways that wait for a credit; the least is first."""
     holds_back = share.n_idle > 0 and now - share.given_at > _HELD_BACK_S
     is_starved = share.limit < level and now - share.short_at > _STARVED_S

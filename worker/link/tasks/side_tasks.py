@@ -26,7 +26,7 @@ from worker.engine.task import EngineJob
 from worker.host.topology import usable_memory
 from worker.link.tasks import slot_files
 from worker.link.tasks.packed_tokens import NOT_A_STATE, SlotFileMismatch
-from worker.link.tasks.slot_files import Saved
+from worker.link.tasks.slot_files import SavedSlot
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class SideTasks:
         """The file thread holds a copy. Used by the engine's thread only."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
         states = backend.states
-        self._stamp = slot_files.Stamp(
+        self._stamp = slot_files.StateStamp(
             version=states.version, facts=states.facts, projector=states.projector,
             n_streams=states.n_streams,
         )  # fmt: skip
@@ -170,7 +170,7 @@ class SideTasks:
             reason = "a slot whose context was extended by --grp-attn-n cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
-        saved = Saved(
+        saved = SavedSlot(
             list(slot.tokens), state, slot.scales, task.action.salt, slot.id, chain=slot.chain,
             media=slot.media,
         )  # fmt: skip
@@ -197,7 +197,7 @@ class SideTasks:
 
         self._call(key, end)
 
-    def _write(self, task: _SlotFileTask, saved: Saved, start: float) -> None:
+    def _write(self, task: _SlotFileTask, saved: SavedSlot, start: float) -> None:
         try:
             self._check_quota(task, saved)
             size = slot_files.write(task.path, saved, self._stamp)
@@ -233,7 +233,7 @@ class SideTasks:
             return
         self._written(task.key, lambda: _acted(saved.n_tokens, size, start))
 
-    def _check_quota(self, task: _SlotFileTask, saved: Saved) -> None:
+    def _check_quota(self, task: _SlotFileTask, saved: SavedSlot) -> None:
         """Make the owner's folder; raises `InvalidRequest` if the file exceeds the quota."""
         if not task.action.owner:
             return
@@ -250,13 +250,13 @@ class SideTasks:
         """Read and check a file before the engine gets it."""
         start = time.perf_counter()
         card = self._backend.card
-        limits = slot_files.Limits(
+        limits = slot_files.SlotLimits(
             n_ctx=card.n_ctx,
             n_vocab=card.n_vocab,
             n_bytes=usable_memory() // _COPIES or sys.maxsize,
             open_pieces=self._backend.open_pieces,
         )
-        saved: Saved | SlotFileMismatch
+        saved: SavedSlot | SlotFileMismatch
         try:
             saved = slot_files.read(task.path, self._stamp, limits, task.action.salt)
         except SlotFileMismatch as error:
@@ -275,7 +275,7 @@ class SideTasks:
         read_s = time.perf_counter() - start
         self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
 
-    def _put(self, slot_id: int, saved: Saved | SlotFileMismatch, read_s: float) -> SlotActed:
+    def _put(self, slot_id: int, saved: SavedSlot | SlotFileMismatch, read_s: float) -> SlotActed:
         """Replace the content of an idle slot; it is empty if that fails."""
         start = time.perf_counter() - read_s
         slot = self._engine.slots[slot_id]

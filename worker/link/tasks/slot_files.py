@@ -45,7 +45,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class StateStamp:
     """Facts that must be the same when a state is saved and when it is restored."""
 
     version: int
@@ -59,7 +59,7 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedSlot:
     """The content of a file."""
 
     tokens: list[int]
@@ -113,7 +113,7 @@ def _size(entry: "os.DirEntry[str]") -> int:
         return 0
 
 
-def write(path: Path, saved: Saved, stamp: Stamp) -> int:
+def write(path: Path, saved: SavedSlot, stamp: StateStamp) -> int:
     """Write file and note, each whole or not at all; return the file's size. Raises `OSError`."""
     head = pack(saved.tokens, saved.media)
     state = spread(saved.state, stamp.n_streams, saved.stream)
@@ -198,7 +198,7 @@ def _sync_folder(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SlotLimits:
     """Limits of a slot."""
 
     n_ctx: int
@@ -208,7 +208,7 @@ class Limits:
     open_pieces: OpenPieces = no_pieces
 
 
-def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
+def read(path: Path, stamp: StateStamp, limits: SlotLimits, salt: str = "") -> SavedSlot:
     """Read and check a file for a namespace of the cache; raises `SlotFileMismatch`."""
     try:
         found = _find(path, limits.n_bytes)
@@ -222,12 +222,12 @@ def read(path: Path, stamp: Stamp, limits: Limits, salt: str = "") -> Saved:
     state: Buffer = memoryview(data)[_HEADER.size + len(head) :]
     if stamp.n_streams:
         state = gathered(state)
-    return Saved(
+    return SavedSlot(
         tokens, state, scales, salt, size=len(data), chain=chain.cut(len(tokens)), media=media,
     )  # fmt: skip
 
 
-def _check_tokens(packed: PackedTokens, stamp: Stamp, limits: Limits) -> None:
+def _check_tokens(packed: PackedTokens, stamp: StateStamp, limits: SlotLimits) -> None:
     """Refuse tokens that a slot cannot take; raises `SlotFileMismatch`."""
     if packed.places and not stamp.projector:
         raise SlotFileMismatch("Cannot restore media tokens without an mmproj")
@@ -348,13 +348,13 @@ def _hidden(salt: str) -> str:
     return hashlib.sha256(salt.encode()).hexdigest()[:16] if salt else ""
 
 
-def _facts(stamp: Stamp, *, has_media: bool) -> dict[str, str]:
+def _facts(stamp: StateStamp, *, has_media: bool) -> dict[str, str]:
     """Return the facts to compare, by name."""
     return {**stamp.facts, "projector": stamp.projector} if has_media else dict(stamp.facts)
 
 
 def _check_note(
-    found: _Found, stamp: Stamp, salt: str, *, has_media: bool
+    found: _Found, stamp: StateStamp, salt: str, *, has_media: bool
 ) -> tuple[tuple[float, ...], BlockChain]:
     """Compare the note with the file and with this worker; return adapters' scales and blocks."""
     if found.note is None:

@@ -12,7 +12,7 @@ _MAX_ANY = 64
 _CONSTRAIN = "<|constrain|>"
 
 
-class Kind(Enum):
+class MarkerKind(Enum):
     """What a marker means."""
 
     CALL = auto()
@@ -27,7 +27,7 @@ class Kind(Enum):
 class Marker:
     """Literals with optional white space between; `name` is the tool that an opener names."""
 
-    kind: Kind
+    kind: MarkerKind
     parts: tuple[str, ...]
     name: str = ""
 
@@ -48,15 +48,15 @@ def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
 def later_openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
     """Write out what begins a call only directly after another; some models write commas."""
     if tools.is_sequence:
-        return [Marker(Kind.BARE, ("{",)), Marker(Kind.BARE, (",", "{"))]
+        return [Marker(MarkerKind.BARE, ("{",)), Marker(MarkerKind.BARE, (",", "{"))]
     return _written_out(tools.later, names) if tools.later else []
 
 
 def _written_out(parts: tuple[str, ...], names: Set[str]) -> list[Marker]:
     if NAME not in parts:
-        return [Marker(Kind.CALL, parts)]
+        return [Marker(MarkerKind.CALL, parts)]
     return [
-        Marker(Kind.CALL, tuple(name if part == NAME else part for part in parts), name)
+        Marker(MarkerKind.CALL, tuple(name if part == NAME else part for part in parts), name)
         for name in sorted(names, key=lambda name: (-len(name), name))
     ]
 

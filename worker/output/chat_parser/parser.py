@@ -16,8 +16,8 @@ from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
 from worker.output.chat_parser.markers import (
     MAX_SPACE,
-    Kind,
     Marker,
+    MarkerKind,
     MarkerMatch,
     find,
     later_openers,
@@ -27,14 +27,14 @@ from worker.output.chat_parser.markers import (
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.notated import NotatedReader
 from worker.output.chat_parser.reasoning_reader import ReasoningReader, Spaces
-from worker.output.chat_parser.sink import Parsed, Sink
+from worker.output.chat_parser.sink import ParsedPart, Sink
 from worker.output.chat_parser.tagged import TaggedReader, Types
 from worker.output.formats.reasoning_marks import ReasoningMarks
 from worker.output.formats.tool_format import ToolFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedParts:
     """Parts that an answer may have, from its prompt."""
 
     tools: ToolFormat | None = None
@@ -64,7 +64,7 @@ class Expected:
 
 def _closers(tools: ToolFormat | None) -> list[Marker]:
     ends = [*tools.closers, tools.end] if tools else []
-    return [Marker(Kind.CLOSER, (text,)) for text in ends if text]
+    return [Marker(MarkerKind.CLOSER, (text,)) for text in ends if text]
 
 
 class _ParserState(Enum):
@@ -81,7 +81,7 @@ class _ParserState(Enum):
 class ChatParser:
     """One answer; `feed` what is generated, `finish` at its end."""
 
-    def __init__(self, expected: Expected, *, is_whole: bool = False) -> None:
+    def __init__(self, expected: ExpectedParts, *, is_whole: bool = False) -> None:
         """`is_whole`: the answer is not streamed, and contains what the client began.
 
         If it ends before a part was recognized (white space, half of a mark), all of it is content.
@@ -104,9 +104,9 @@ class ChatParser:
         self._reader: CallReader | TaggedReader | NestedReader | NotatedReader | None = None
         self._openers = openers(tools, expected.names) if tools else []
         self._next_calls = later_openers(tools, expected.names) if tools else []
-        self._dropped = [Marker(Kind.DROPPED, (text,)) for text in expected.dropped]
+        self._dropped = [Marker(MarkerKind.DROPPED, (text,)) for text in expected.dropped]
         self._closers = _closers(tools)
-        self._bare = [Marker(Kind.BARE, ("{",))] if tools and tools.is_bare else []
+        self._bare = [Marker(MarkerKind.BARE, ("{",))] if tools and tools.is_bare else []
         self._later = self._bare if tools and tools.has_words_first else []
         self._first: list[Marker] = []
         self._again: list[Marker] = []
@@ -120,21 +120,23 @@ class ChatParser:
     def _expect_reasoning(self, marks: ReasoningMarks) -> None:
         self._spaces = Spaces(None if marks.skips_lead else "")
         close = marks.close
-        self._first = [Marker(Kind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)]
+        self._first = [
+            Marker(MarkerKind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)
+        ]
         if marks.is_anywhere:
             self._again = self._first
-            self._dropped.append(Marker(Kind.DROPPED, (close,)))
+            self._dropped.append(Marker(MarkerKind.DROPPED, (close,)))
         if marks.may_only_end:
-            self._first = [*self._first, Marker(Kind.CLOSER, (close,))]
+            self._first = [*self._first, Marker(MarkerKind.CLOSER, (close,))]
 
-    def _read_prefix(self, expected: Expected) -> None:
+    def _read_prefix(self, expected: ExpectedParts) -> None:
         """Read the part of the answer that the prompt contains."""
         self._text = expected.answer_prefix
         self._advance()
         if expected.is_continued and not (self._raw is not None or expected.repeats_prefix):
             self._sink.take()
 
-    def feed(self, text: str) -> Parsed:
+    def feed(self, text: str) -> ParsedPart:
         """Take text; return the parts that are certain now."""
         self._text += text
         self._n_chars += len(text)
@@ -146,7 +148,7 @@ class ChatParser:
                 self._raw = None
         return parsed
 
-    def finish(self) -> Parsed:
+    def finish(self) -> ParsedPart:
         """Return the text that was held back."""
         if self._reasoning is not None:
             self._sink.reasoning(self._reasoning.finish())
@@ -163,7 +165,7 @@ class ChatParser:
             self._sink.content(self._unread())
         self._text = ""
         self._held.clear()
-        return self._sink.take() or Parsed("".join(self._raw or ()))
+        return self._sink.take() or ParsedPart("".join(self._raw or ()))
 
     def _unread(self) -> str:
         """Return the text that was held back, without what the prompt began of it."""
@@ -186,7 +188,7 @@ class ChatParser:
             return False
         if found[0] is not None:
             self._enter(found[0], found[1])
-            if found[0].kind is Kind.CLOSER:
+            if found[0].kind is MarkerKind.CLOSER:
                 self._leave_reasoning()
             return True
         found = self._match_bare()
@@ -295,7 +297,7 @@ class ChatParser:
         marker, end = found
         if marker is None:
             self._state = _ParserState.CONTENT
-        elif marker.kind in (Kind.CLOSER, Kind.DROPPED):
+        elif marker.kind in (MarkerKind.CLOSER, MarkerKind.DROPPED):
             self._text = self._text[end:]
         else:
             self._enter(marker, end)
@@ -331,11 +333,11 @@ class ChatParser:
 
     def _enter(self, marker: Marker, end: int) -> None:
         """Change to the state that a marker begins; the space before the marker is dropped."""
-        if marker.kind in (Kind.CALL, Kind.BARE):
+        if marker.kind in (MarkerKind.CALL, MarkerKind.BARE):
             self._open_call(marker, end)
             return
         self._text = self._text[end:]
-        if marker.kind is Kind.REASONING:
+        if marker.kind is MarkerKind.REASONING:
             assert self._expected.reasoning_marks is not None
             self._reasoning = ReasoningReader(self._expected.reasoning_marks)
             self._state = _ParserState.REASONING
@@ -345,7 +347,7 @@ class ChatParser:
     def _open_call(self, marker: Marker, end: int) -> None:
         tools = self._expected.tools
         assert tools is not None
-        is_bare = marker.kind is Kind.BARE
+        is_bare = marker.kind is MarkerKind.BARE
         cut = end - 1 if is_bare else end  # the brace belongs to the call
         self._held, self._text = [self._text[:cut]], self._text[cut:]
         names, types = self._expected.names, self._expected.types

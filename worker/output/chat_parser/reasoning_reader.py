@@ -1,6 +1,6 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
-from worker.output.chat_parser.markers import Kind, Marker, find
+from worker.output.chat_parser.markers import Marker, MarkerKind, find
 from worker.output.formats.reasoning_marks import ReasoningMarks, WhiteSpace
 
 _WHITE = " \t\n\v\f\r"
@@ -31,8 +31,8 @@ class ReasoningReader:
 
     def __init__(self, reasoning_marks: ReasoningMarks) -> None:
         self._spaces = Spaces(reasoning_marks.after_open)
-        self._marks = [Marker(Kind.CLOSER, (reasoning_marks.close,))]
-        self._marks += [Marker(Kind.CALL, (text,)) for text in reasoning_marks.ends]
+        self._marks = [Marker(MarkerKind.CLOSER, (reasoning_marks.close,))]
+        self._marks += [Marker(MarkerKind.CALL, (text,)) for text in reasoning_marks.ends]
         self._text = ""
         """Text that is not classified yet."""
         self._held: list[str] = []
@@ -48,7 +48,7 @@ class ReasoningReader:
         at, marker, end = find(self._marks, self._text, 0)
         if marker is not None:
             self.is_over = True
-            self.rest = self._text[end if marker.kind is Kind.CLOSER else at :]
+            self.rest = self._text[end if marker.kind is MarkerKind.CLOSER else at :]
         thought, self._text = self._text[:at], self._text[at:]
         if self._has_words:
             return thought

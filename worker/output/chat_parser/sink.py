@@ -11,7 +11,7 @@ _ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedPart:
     """A recognized part of an answer."""
 
     content: str = ""
@@ -59,9 +59,9 @@ class Sink:
             self._calls.append((self._index, "", "", []))
         self._calls[-1][3].append(text)
 
-    def take(self) -> Parsed:
+    def take(self) -> ParsedPart:
         """Return the parts since the last call."""
-        parsed = Parsed(
+        parsed = ParsedPart(
             "".join(self._content),
             "".join(self._reasoning),
             tuple(

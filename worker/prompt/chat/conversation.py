@@ -14,7 +14,7 @@ from worker.grammar.json_schema.schema import parse_schema
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
 from worker.output.chat_parser.nested import ValueTypes
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.chat_parser.tagged import Types
 from worker.output.formats.choice import GENERIC, choose_format, markers
 from worker.output.formats.reasoning_marks import ReasoningMarks, listed_reasoning_marks
@@ -35,7 +35,7 @@ class ChatPrompt:
     """Prompt, grammar and expected answer of a chat."""
 
     text: str
-    expected: Expected | None = None
+    expected: ExpectedParts | None = None
     """None if the answer is not parsed."""
     grammar: str = ""
     triggers: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class ConversationReader:
         if not self._parses:
             return self._unparsed(chat, rendered)
         is_plain = chat.reasoning_format == "none"
-        expected = Expected(
+        expected = ExpectedParts(
             tools=self.tools if tools else None,
             names=frozenset(tool["function"]["name"] for tool in tools),
             types=self._types(tools),
@@ -113,7 +113,7 @@ class ConversationReader:
         grammar, _ = self._grammar(chat, (), rendered.answer_prefix)
         continued = chat.continue_final_message
         answer_prefix = rendered.answer_prefix if continued else ""
-        expected = Expected(
+        expected = ExpectedParts(
             skips_space=True,
             is_plain=True,
             answer_prefix=answer_prefix,

@@ -17,7 +17,7 @@ from protocol.process.notify import Notifier
 from worker.supervisor.children.child_log import log_death, log_stderr
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState, ManagedChild, Output
-from worker.supervisor.children.restart_policy import Policy, judge
+from worker.supervisor.children.restart_policy import RestartPolicy, judge
 from worker.supervisor.children.watch import RESTING, ChildWatch, fraction
 from worker.supervisor.terminal import Console
 
@@ -33,7 +33,7 @@ class Children:
         folder: Path,
         console: Console,
         notifier: Notifier,
-        policy_of: Callable[[ChildWatch], Policy],
+        policy_of: Callable[[ChildWatch], RestartPolicy],
     ) -> None:
         self.selector = selectors.DefaultSelector()
         self.watches: list[ChildWatch] = []

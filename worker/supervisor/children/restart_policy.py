@@ -18,7 +18,7 @@ _MAX_QUARANTINE_S = 6 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RestartPolicy:
     """What differs between kinds of processes."""
 
     first_delay_s: float = 0.5
@@ -28,7 +28,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RunHistory:
     """The earlier runs of a process."""
 
     deaths: tuple[float, ...] = ()
@@ -43,13 +43,13 @@ class History:
 class RestartDecision:
     """Decision after a death; the process is given up if `delay_s` is None."""
 
-    history: History
+    history: RunHistory
     delay_s: float | None
     is_quarantine: bool = False
 
 
 def judge(
-    history: History, *, now: float, ready_s: float, exit_code: int, policy: Policy
+    history: RunHistory, *, now: float, ready_s: float, exit_code: int, policy: RestartPolicy
 ) -> RestartDecision:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
     deaths = tuple(at for at in history.deaths if now - at < WINDOW_S)
@@ -57,18 +57,18 @@ def judge(
     n_quarantines = 0 if ready_s >= WINDOW_S else history.n_quarantines
     if exit_code == EXIT_OK and ready_s:
         delay = policy.first_delay_s
-        return RestartDecision(History(deaths, history.delay_s, n_quarantines), delay)
+        return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), delay)
     deaths = (*deaths, now)
     # After being ready, this code means that a woken worker lacked memory, so a retry may help.
     is_hopeless = exit_code == EXIT_CONFIG and not ready_s
     if is_hopeless:
-        return RestartDecision(History(deaths, history.delay_s, n_quarantines), None)
+        return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), None)
     if len(deaths) >= policy.max_deaths:
         if policy.quarantine_s is None:
-            return RestartDecision(History(deaths, history.delay_s, n_quarantines), None)
+            return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), None)
         delay = min(policy.quarantine_s * 2**n_quarantines, _MAX_QUARANTINE_S)
-        return RestartDecision(History((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
+        return RestartDecision(RunHistory((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
     delay = policy.first_delay_s
     if history.delay_s > 0 and not is_healthy:
         delay = min(history.delay_s * 2, MAX_DELAY_S)
-    return RestartDecision(History(deaths, delay, n_quarantines), delay)
+    return RestartDecision(RunHistory(deaths, delay, n_quarantines), delay)

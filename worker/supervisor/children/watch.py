@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from protocol.errors import EXIT_OK
 from worker.supervisor.children.exit_reasons import explain
 from worker.supervisor.children.managed_child import ChildState, ManagedChild
-from worker.supervisor.children.restart_policy import History
+from worker.supervisor.children.restart_policy import RunHistory
 
 RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 """States of a child that does not run and starts at `due_at`."""
@@ -17,7 +17,7 @@ class ChildWatch:
     """A child with its history and deadlines; times are of the monotonic clock, in seconds."""
 
     child: ManagedChild
-    history: History = field(default_factory=History)
+    history: RunHistory = field(default_factory=RunHistory)
     due_at: float = 0.0
     """When it starts; only while it is resting."""
     ready_at: float = 0.0

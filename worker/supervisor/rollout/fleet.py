@@ -14,7 +14,7 @@ from worker.supervisor.children import launch
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
-from worker.supervisor.children.restart_policy import History
+from worker.supervisor.children.restart_policy import RunHistory
 from worker.supervisor.children.watch import RESTING, ChildWatch
 from worker.supervisor.rollout.change import (
     AdmitWorker,
@@ -249,4 +249,4 @@ class Fleet:
 
 
 def _has_died(watch: ChildWatch) -> bool:
-    return watch.was_ready or bool(watch.failure) or watch.history != History()
+    return watch.was_ready or bool(watch.failure) or watch.history != RunHistory()

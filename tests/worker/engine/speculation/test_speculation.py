@@ -15,7 +15,7 @@ from tests.worker.engines import Rig
 from worker.drafting import open_drafter
 from worker.engine.fake.backend import FakeBackend
 from worker.engine.speculation.draft import Drafters, DraftRequest, draft_room, share_rows
-from worker.engine.speculation.lookup import Index, PromptLookup
+from worker.engine.speculation.lookup import NgramIndex, PromptLookup
 from worker.engine.speculation.ngram_cache import CacheLookup
 from worker.speculation.kinds import kinds, longest_draft, with_speculation
 
@@ -148,7 +148,7 @@ def test_nobody_guesses_when_more_slots_decode_than_allowed() -> None:
 def test_lookup_finds_what_followed_the_last_occurrence(
     tokens: list[int], size: int, cuts: list[int]
 ) -> None:
-    index = Index(size)
+    index = NgramIndex(size)
     for cut in sorted(cuts):
         index.follow(tokens[:cut])
     index.follow(tokens)
@@ -164,7 +164,7 @@ def test_lookup_finds_what_followed_the_last_occurrence(
 
 @given(first=TOKENS, second=TOKENS)
 def test_lookup_forgets_a_text_that_was_cut(first: list[int], second: list[int]) -> None:
-    used, fresh = Index(2), Index(2)
+    used, fresh = NgramIndex(2), NgramIndex(2)
     used.follow(first)
     used.follow(second)
     fresh.follow(second)

@@ -113,8 +113,8 @@ def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:
 
 def test_a_state_that_the_backend_refuses_empties_the_slot(tmp_path: Path) -> None:
     bench = Bench(tmp_path, n_slots=1)
-    stamp = slot_files.Stamp(version=3, facts=bench.rig.backend.states.facts)
-    slot_files.write(tmp_path / "story", slot_files.Saved([1, 2], b"of no use"), stamp)
+    stamp = slot_files.StateStamp(version=3, facts=bench.rig.backend.states.facts)
+    slot_files.write(tmp_path / "story", slot_files.SavedSlot([1, 2], b"of no use"), stamp)
     bench.read(PROMPT, 0)
     assert isinstance(bench.do("restore", 0), Failed)
     assert bench.read(PROMPT, 0) == 0

@@ -13,11 +13,11 @@ import pytest
 
 from worker.link.tasks import slot_files
 from worker.link.tasks.packed_tokens import SlotFileMismatch
-from worker.link.tasks.slot_files import MAGIC, Limits, Saved, Stamp, note_path
+from worker.link.tasks.slot_files import MAGIC, SavedSlot, SlotLimits, StateStamp, note_path
 
-STAMP = Stamp(version=3, facts={"model": "m", "build": "b"})
-LIMITS = Limits(n_ctx=100, n_vocab=50)
-SAVED = Saved([1, 2, 3], b"state of three tokens", (0.5,))
+STAMP = StateStamp(version=3, facts={"model": "m", "build": "b"})
+LIMITS = SlotLimits(n_ctx=100, n_vocab=50)
+SAVED = SavedSlot([1, 2, 3], b"state of three tokens", (0.5,))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_what_is_written_reads_back(path: Path) -> None:
 
 def test_saving_again_replaces_both_file_and_note(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
-    slot_files.write(path, Saved([4], b"another"), STAMP)
+    slot_files.write(path, SavedSlot([4], b"another"), STAMP)
     assert slot_files.read(path, STAMP, LIMITS).tokens == [4]
 
 
@@ -123,7 +123,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_half(
             case _:
                 patched.setattr(Path, "replace", full)
         with pytest.raises(OSError, match="No space left"):
-            slot_files.write(path, Saved([9], b"lost"), STAMP)
+            slot_files.write(path, SavedSlot([9], b"lost"), STAMP)
     assert slot_files.read(path, STAMP, LIMITS).tokens == [1, 2, 3]
     assert [one.name for one in path.parent.iterdir() if one.name.endswith(".part")] == []
     assert [one.name for one in note_path(path).parent.iterdir()] == ["story"]
@@ -140,7 +140,7 @@ def test_a_file_beyond_memory_is_refused_before_it_is_read(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
     with path.open("r+b") as file:
         file.truncate(50 << 30)
-    limits = Limits(n_ctx=100, n_vocab=50, n_bytes=8 << 20)
+    limits = SlotLimits(n_ctx=100, n_vocab=50, n_bytes=8 << 20)
     with pytest.raises(
         SlotFileMismatch, match="the file has 51200 MiB, and there is memory for 8 MiB"
     ):
@@ -150,7 +150,7 @@ def test_a_file_beyond_memory_is_refused_before_it_is_read(path: Path) -> None:
 def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
     old = path.rename(path.with_name("old"))
-    slot_files.write(path, Saved([9], b"new"), STAMP)
+    slot_files.write(path, SavedSlot([9], b"new"), STAMP)
     old.replace(path)
     with pytest.raises(SlotFileMismatch, match="invalid slot save file"):
         slot_files.read(path, STAMP, LIMITS)
@@ -159,15 +159,15 @@ def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
 @pytest.mark.parametrize(
     ("stamp", "limits", "reason"),
     [
-        (Stamp(version=4, facts=STAMP.facts), LIMITS, "version 3"),
-        (Stamp(version=3, facts={"model": "x", "build": "b"}), LIMITS, "another model$"),
-        (Stamp(version=3, facts={"model": "m"}), LIMITS, "another build$"),
-        (STAMP, Limits(n_ctx=2, n_vocab=50), "does not fit in the slot context"),
-        (STAMP, Limits(n_ctx=100, n_vocab=3), "Invalid tokens"),
+        (StateStamp(version=4, facts=STAMP.facts), LIMITS, "version 3"),
+        (StateStamp(version=3, facts={"model": "x", "build": "b"}), LIMITS, "another model$"),
+        (StateStamp(version=3, facts={"model": "m"}), LIMITS, "another build$"),
+        (STAMP, SlotLimits(n_ctx=2, n_vocab=50), "does not fit in the slot context"),
+        (STAMP, SlotLimits(n_ctx=100, n_vocab=3), "Invalid tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
-    path: Path, stamp: Stamp, limits: Limits, reason: str
+    path: Path, stamp: StateStamp, limits: SlotLimits, reason: str
 ) -> None:
     slot_files.write(path, SAVED, STAMP)
     with pytest.raises(SlotFileMismatch, match=reason):
@@ -249,7 +249,7 @@ def test_what_is_wrapped_in_another_way_is_refused(
 
 
 def test_a_file_is_restored_in_the_namespace_that_it_was_saved_in(path: Path) -> None:
-    slot_files.write(path, Saved([1], b"mine", salt="a"), STAMP)
+    slot_files.write(path, SavedSlot([1], b"mine", salt="a"), STAMP)
     assert slot_files.read(path, STAMP, LIMITS, "a").salt == "a"
     for salt in ("", "b"):
         with pytest.raises(SlotFileMismatch, match="another namespace"):
@@ -280,7 +280,7 @@ def test_a_file_that_goes_while_its_folder_is_read_counts_nothing(
 def test_the_streams_of_llama_server_are_written_and_read(path: Path, n_streams: int) -> None:
     state = struct.pack("<II", 1, 3) + b"three cells" + bytes(4)
     for stream in range(n_streams):
-        saved = Saved([1, 2, 3], state, stream=stream)
+        saved = SavedSlot([1, 2, 3], state, stream=stream)
         slot_files.write(path, saved, replace(STAMP, n_streams=n_streams))
         inside = path.read_bytes()[12 + 4 * 7 :]
         counts = struct.unpack_from(f"<{1 + stream + 1}I", inside)
