@@ -331,8 +331,8 @@ class Killing:
                 restart(self.pool, f"{name}:{self.n_deaths}", self.now)
 
     def step(self, tasks: list[Task]) -> None:
-        for running in tasks:
-            attempt = (running.task_id, running.attempt)
+        for sent in tasks:
+            attempt = (sent.task_id, sent.attempt)
             if attempt not in self.reading:
                 self.reading[attempt] = self.random.randrange(2, 25)
             self.reading[attempt] -= 1
@@ -340,18 +340,16 @@ class Killing:
                 continue
             key = TaskKey(*attempt)
             if self.reading[attempt] == -1:
-                self.pool.started(
-                    running.worker, started(*attempt[:1], attempt=attempt[1]), self.now
-                )
-            if running.is_paused:
+                self.pool.started(sent.worker, started(*attempt[:1], attempt=attempt[1]), self.now)
+            if sent.is_paused:
                 told = PromptRead(n_read=1, is_paused=True)
-                self.note(self.pool.prompt_cost(running.worker, key, told, self.now))
+                self.note(self.pool.prompt_cost(sent.worker, key, told, self.now))
                 continue
-            running.answer.tokens.append(1)
-            if not running.is_read:
-                self.pool.prompt_read(running.worker, key, self.now)
-            if len(running.answer.tokens) > 100 + running.task_id % 50:
-                self.pool.ended(running.worker, done(*attempt), self.now)
+            sent.answer.tokens.append(1)
+            if not sent.is_read:
+                self.pool.prompt_read(sent.worker, key, self.now)
+            if len(sent.answer.tokens) > 100 + sent.task_id % 50:
+                self.pool.ended(sent.worker, done(*attempt), self.now)
 
     def note(self, actions: Sequence[Action]) -> None:
         self.refused.update(failures(actions))
@@ -380,18 +378,14 @@ class Poisoned(Killing):
         self.killed: list[str] = []
 
     def step(self, tasks: list[Task]) -> None:
-        for running in tasks:
-            left = self.reading.get((running.task_id, running.attempt), 1)
-            writes = left <= 0 and not running.is_paused
-            if (
-                running.task_id == self.poison
-                and writes
-                and len(running.answer.tokens) >= self.place
-            ):
-                self.killed.append(running.worker)
+        for sent in tasks:
+            left = self.reading.get((sent.task_id, sent.attempt), 1)
+            writes = left <= 0 and not sent.is_paused
+            if sent.task_id == self.poison and writes and len(sent.answer.tokens) >= self.place:
+                self.killed.append(sent.worker)
                 for other in tasks:  # the last steps are lost with the worker
                     del other.answer.tokens[-self.random.randrange(1, 3) :]
-                self.kill(running.worker)
+                self.kill(sent.worker)
                 return
         super().step(tasks)
 
