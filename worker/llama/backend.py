@@ -115,6 +115,9 @@ class LlamaBackend:
         self._outputs = None
         code = int(lib.llama_decode(self._context, self._batch.raw))
         if code == 0:
+            if any(row.wants_logits for row in rows):
+                # A GPU still computes. Its logits are read next, and the time counts as decoding.
+                lib.llama_synchronize(self._context)
             self._device_sampling.after(rows)
             return
         if code == _NO_CELLS:
@@ -276,7 +279,6 @@ class LlamaBackend:
         for n in (1, _WARMUP_TOKENS):
             start = time.perf_counter()
             self.decode([BatchRow(0, 0, [token] * n, True)])
-            lib.llama_synchronize(self._context)
             self.prefill_token_s = (time.perf_counter() - start) / n
             self.clear()
 

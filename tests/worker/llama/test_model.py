@@ -11,6 +11,7 @@ from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
 from tests.models.shallow import shallow_path
 from tests.worker.served import Served, is_plausible
+from worker.engine.backend import BatchRow
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -201,6 +202,22 @@ def test_sampler_of_a_bad_request_leaks_nothing(single: Served) -> None:
     params = SamplingParams(grammar="root ::= (")
     with pytest.raises(TaskError):
         single.backend.open_sampler(params, [1, 2, 3])
+
+
+def test_decoding_lasts_until_the_logits_are_there(
+    single: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU `llama_decode` returns before; its time would count as a gap between two steps."""
+    import llama_cpp.llama_cpp as lib
+
+    waits: list[object] = []
+    monkeypatch.setattr(lib, "llama_synchronize", waits.append)
+    single.backend.clear()
+    single.backend.decode([BatchRow(0, 0, [1, 2, 3], wants_logits=False)])
+    assert not waits, "the next piece of a prompt is prepared meanwhile"
+    single.backend.decode([BatchRow(0, 3, [4], wants_logits=True)])
+    assert waits == [single.backend._context]
+    single.backend.clear()
 
 
 def test_most_of_a_step_is_spent_in_llama_cpp(served: Served) -> None:
