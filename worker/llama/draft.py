@@ -30,7 +30,8 @@ MAX_VOCAB_DIFFERENCE = 128
 FIRST_COMPARED = 5
 """Tokens before this one are control tokens, whose texts may differ."""
 CATCH_UP = 128
-"""Maximum of prompt tokens read in a step, so that a long prompt does not delay streams."""
+"""Prompt tokens that a CPU reads in a step at most, so that a long prompt does not delay streams.
+A GPU reads a whole batch in the time of a step or two."""
 
 
 class DraftModel(Drafter):
@@ -46,6 +47,7 @@ class DraftModel(Drafter):
             raise ConfigError(f"model_draft {name}: {fault}; take one of the same family")
         self._memory = lib.llama_get_memory(self._loaded.context)
         self._batch = Batch(int(lib.llama_n_batch(self._loaded.context)))
+        self._n_read_at_once = self._batch.capacity if self._loaded.is_gpu else CATCH_UP
         self._p_min = config.draft_p_min
         self._n_min = config.n_draft_min
         self._n_target = target.n_tokens
@@ -84,7 +86,7 @@ class DraftModel(Drafter):
     def _catch_up(self, requests: Sequence[DraftRequest]) -> list[BatchRow]:
         """Return the rows to read first; a slot far behind gets no draft in this step."""
         rows: list[BatchRow] = []
-        budget = min(CATCH_UP, self._batch.capacity - len(requests))
+        budget = min(self._n_read_at_once, self._batch.capacity - len(requests))
         for request in requests:
             if len(request.tokens) + request.n_max > self._loaded.n_ctx_slot:
                 continue

@@ -14,6 +14,8 @@ from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
 from worker.drafting import open_drafter
 from worker.engine.cache.self_extend import SelfExtend
+from worker.engine.speculation.draft import Drafters, DraftRequest
+from worker.llama.draft import CATCH_UP, DraftModel
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -104,6 +106,27 @@ def test_a_draft_follows_its_slot_through_other_prompts(drafting: Served) -> Non
     after = drafting.ask(REPEAT, **asked)
     assert after.text == before.text
     assert after.done.timings.draft_n_accepted == before.done.timings.draft_n_accepted > 0
+
+
+def test_a_draft_model_reads_a_long_prompt_in_few_steps_on_a_gpu(
+    drafting: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafters = drafting.engine._drafter
+    assert isinstance(drafters, Drafters)
+    (drafter,) = drafters._drafters.values()
+    assert isinstance(drafter, DraftModel)
+    tokens = [7] * (CATCH_UP * 3 - 2)
+
+    def n_steps() -> int:
+        drafter.draft([DraftRequest(1, [9], 1)])  # forgets what it has read
+        n = 1
+        while drafter.draft([DraftRequest(1, tokens, 1)]) == [[]]:
+            n += 1
+        return n
+
+    assert n_steps() == 3
+    monkeypatch.setattr(drafter, "_n_read_at_once", drafter._batch.capacity)
+    assert n_steps() == 1
 
 
 def test_a_draft_model_with_another_vocabulary_is_refused(single: Served, tmp_path: Path) -> None:
