@@ -64,7 +64,7 @@ def measure(thread: EngineThread, outbound: OutboundQueue, params: SamplingParam
         wait(outbound)
         items = outbound.take()
         left -= sum(
-            isinstance(one, Envelope) and isinstance(one.payload, Terminal) for one in items
+            isinstance(item, Envelope) and isinstance(item.payload, Terminal) for item in items
         )
     return engine.heartbeat().stats
 

@@ -84,23 +84,29 @@ def settings(
     ]
 
 
-async def measured(one: Setting, flags: Flags, binary: Path, rounds: int, seed: int) -> Point:
+async def measured(setting: Setting, flags: Flags, binary: Path, rounds: int, seed: int) -> Point:
     """Start the pool, keep all of its slots busy for some rounds of chats, end it."""
     own = dataclasses.replace(
         flags,
-        slots=one.slots,
-        ctx=one.ctx,
-        threads=max(1, flags.threads // one.workers),
-        workers=one.workers,
+        slots=setting.slots,
+        ctx=setting.ctx,
+        threads=max(1, flags.threads // setting.workers),
+        workers=setting.workers,
     )
-    shape = LoadShape(prompt=fixed(one.n_prompt), output=fixed(one.n_output))
+    shape = LoadShape(prompt=fixed(setting.n_prompt), output=fixed(setting.n_output))
     load = BenchLoad(
-        concurrency=one.slots, requests=one.slots * rounds, warmup=one.workers, seed=seed
+        concurrency=setting.slots,
+        requests=setting.slots * rounds,
+        warmup=setting.workers,
+        seed=seed,
     )
-    async with running(one.side, binary, own) as server:
+    async with running(setting.side, binary, own) as server:
         target = await target_of(server, BenchEndpoint.CHAT, stream=True)
         run = await Driver(target, shape, load).run()
-    return _point(one, summarize(one for one in run.transcripts if one.role is Role.LOAD))
+    return _point(
+        setting,
+        summarize(transcript for transcript in run.transcripts if transcript.role is Role.LOAD),
+    )
 
 
 def _point(setting: Setting, found: Summary) -> Point:
@@ -122,14 +128,14 @@ def table(points: Iterable[Point]) -> str:
         "| ITL p99 ms | failed |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for one in points:
-        at = one.setting
+    for point in points:
+        at = point.setting
         who = f"{at.workers} workers" if at.workers > 1 else "1 worker"
         lines.append(
             f"| {at.n_prompt} | {at.slots} | {who if at.side is Side.OURS else at.side} "
-            f"| {one.tokens_per_s:,.1f} | {one.tokens_per_s / at.slots:,.1f} "
-            f"| {one.ttft_p50_ms:,.0f}, {one.ttft_p99_ms:,.0f} | {one.tpot_p50_ms:,.1f} "
-            f"| {one.itl_p99_ms:,.0f} | {one.n_failed} |"
+            f"| {point.tokens_per_s:,.1f} | {point.tokens_per_s / at.slots:,.1f} "
+            f"| {point.ttft_p50_ms:,.0f}, {point.ttft_p99_ms:,.0f} | {point.tpot_p50_ms:,.1f} "
+            f"| {point.itl_p99_ms:,.0f} | {point.n_failed} |"
         )
     return "\n".join(lines)
 
@@ -169,12 +175,12 @@ def main(file: Path | None, **values: Any) -> None:
     axes = (values["slots"], values["workers"], values["prompts"], values["n_output"])
     about = {"machine": machine(), "versions": versions(binary), "model": flags.model.name}
     points: list[Point] = []
-    for one in settings(*axes, with_theirs=values["binary"] is not None):
-        point = asyncio.run(measured(one, flags, binary, values["rounds"], values["seed"]))
+    for setting in settings(*axes, with_theirs=values["binary"] is not None):
+        point = asyncio.run(measured(setting, flags, binary, values["rounds"], values["seed"]))
         points.append(point)
         click.echo(table([point]).splitlines()[-1], err=True)
         if file:
-            document = {**about, "points": [dataclasses.asdict(one) for one in points]}
+            document = {**about, "points": [dataclasses.asdict(point) for point in points]}
             file.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
     click.echo(table(points))
 

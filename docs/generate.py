@@ -155,7 +155,9 @@ def _beyond() -> list[str]:
         "| option | value | used | warning |\n|---|---|---|---|",
     ]
     for field, beyond in OUT_OF_RANGE.items():
-        flag = next(one.flags[-1] for one in OPTIONS if one.field == field and one.value is None)
+        flag = next(
+            option.flags[-1] for option in OPTIONS if option.field == field and option.value is None
+        )
         lines += [f"| `{flag}` | {' | '.join(row)} |" for row in beyond.described()]
     return lines
 

@@ -28,7 +28,7 @@ _NAMES = [workload.name for workload in WORKLOADS]
 @click.option("--rounds", default=2, show_default=True, help="Times that each is run on each.")
 @click.option(
     "--order",
-    type=click.Choice([one.value for one in Order]),
+    type=click.Choice([order.value for order in Order]),
     default=Order.IN_TURN.value,
     show_default=True,
     help="A fresh server each run, or both up together and loaded by turns.",
@@ -71,13 +71,15 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
 
 def _plan(values: dict[str, Any]) -> Plan:
     order, names = Order(values["order"]), values["names"] or _NAMES
-    chosen = [one for one in WORKLOADS if one.name in names]
+    chosen = [workload for workload in WORKLOADS if workload.name in names]
     if order is Order.TOGETHER:
-        if alone := [one.name for one in chosen if one.needs_to_be_alone and values["names"]]:
+        if alone := [
+            workload.name for workload in chosen if workload.needs_to_be_alone and values["names"]
+        ]:
             raise click.UsageError(
                 f"{alone[0]} needs the machine alone: leave it out, or --order in-turn"
             )
-        chosen = [one for one in chosen if not one.needs_to_be_alone]
+        chosen = [workload for workload in chosen if not workload.needs_to_be_alone]
     return Plan(
         workloads=chosen,
         binary=values["binary"].absolute(),

@@ -43,31 +43,33 @@ async def new_tokens(
     client: Client, shape: LoadShape, seed: int, transcripts: Iterable[Transcript]
 ) -> int:
     """Count for a load of chats, in the order in which they were asked."""
-    asked = sorted((one for one in transcripts if one.role is Role.LOAD), key=_start)
-    texts = {(one.conversation, one.turn): one.text for one in asked}
+    asked = sorted(
+        (transcript for transcript in transcripts if transcript.role is Role.LOAD), key=_start
+    )
+    texts = {(transcript.conversation, transcript.turn): transcript.text for transcript in asked}
     requests = []
-    for one in asked:
-        prompt = await _rendered(client, _history(shape, seed, one, texts))
-        whole = await _tokens(client, prompt + one.text)
+    for transcript in asked:
+        prompt = await _rendered(client, _history(shape, seed, transcript, texts))
+        whole = await _tokens(client, prompt + transcript.text)
         # The last token of a cut answer was chosen, but never computed.
-        computed = whole[:-1] if one.finish == "length" else whole
+        computed = whole[:-1] if transcript.finish == "length" else whole
         requests.append((await _tokens(client, prompt), computed))
     return count_new(requests)
 
 
-def _start(one: Transcript) -> float:
-    return one.start_s
+def _start(transcript: Transcript) -> float:
+    return transcript.start_s
 
 
 def _history(
-    shape: LoadShape, seed: int, one: Transcript, texts: dict[tuple[int, int], str]
+    shape: LoadShape, seed: int, transcript: Transcript, texts: dict[tuple[int, int], str]
 ) -> list[ChatTurn]:
     """Write down again what a request of a conversation said."""
-    drawn = conversation(shape, seed, one.conversation, one.role)
+    drawn = conversation(shape, seed, transcript.conversation, transcript.role)
     history = [ChatTurn("system", drawn.system)] if drawn.system else []
-    for turn, ask in enumerate(drawn.asks[: one.turn + 1]):
+    for turn, ask in enumerate(drawn.asks[: transcript.turn + 1]):
         if turn:
-            history.append(ChatTurn("assistant", texts[one.conversation, turn - 1]))
+            history.append(ChatTurn("assistant", texts[transcript.conversation, turn - 1]))
         history.append(ChatTurn("user", ask.inputs[-1]))
     return history
 

@@ -140,20 +140,20 @@ def _of(runs: list[BenchRun], role: Role) -> list[Transcript]:
     found: list[Transcript] = []
     shift_s = end_s = 0.0
     for run in runs:
-        wave = [one for one in run.transcripts if one.role is role]
+        wave = [transcript for transcript in run.transcripts if transcript.role is role]
         if found and wave:
-            shift_s = end_s - min(one.start_s for one in wave)
-        found += [_shifted(one, shift_s) for one in wave]
-        end_s = max((one.end_s for one in found), default=0.0)
+            shift_s = end_s - min(transcript.start_s for transcript in wave)
+        found += [_shifted(transcript, shift_s) for transcript in wave]
+        end_s = max((transcript.end_s for transcript in found), default=0.0)
     return found
 
 
-def _shifted(one: Transcript, by_s: float) -> Transcript:
+def _shifted(transcript: Transcript, by_s: float) -> Transcript:
     return dataclasses.replace(
-        one,
-        start_s=one.start_s + by_s,
-        end_s=one.end_s + by_s,
-        arrivals_s=[at + by_s for at in one.arrivals_s],
+        transcript,
+        start_s=transcript.start_s + by_s,
+        end_s=transcript.end_s + by_s,
+        arrivals_s=[at + by_s for at in transcript.arrivals_s],
     )
 
 

@@ -47,13 +47,13 @@ def key() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice([str(one) for one in KeyScope]),
+    type=click.Choice([str(scope) for scope in KeyScope]),
     help="What the key may do; may be repeated. [default: infer]",
 )
 @click.option("--model", "models", multiple=True, help="Model that it may use; may be repeated.")
 @click.option(
     "--priority",
-    type=click.Choice([one.name.lower() for one in PriorityClass]),
+    type=click.Choice([priority.name.lower() for priority in PriorityClass]),
     default="normal",
     show_default=True,
     help="Whose waiting requests go first.",

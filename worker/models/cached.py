@@ -61,7 +61,7 @@ def delete_cached(name: str, environ: Mapping[str, str]) -> None:
     home = folder.parent.parent
     if home.resolve() / folder.relative_to(home) != folder.resolve():
         raise OSError(errno.EXDEV, "its files are elsewhere", str(folder))
-    files = [folder / one for one in names_in(folder) if tag_of(one) == tag.upper()]
+    files = [folder / file for file in names_in(folder) if tag_of(file) == tag.upper()]
     blobs = {_target(path) for path in files if path.is_symlink()}
     for path in files:
         path.unlink(missing_ok=True)

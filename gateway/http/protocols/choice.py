@@ -32,7 +32,7 @@ def _without_upgrade(request: h11.Request) -> h11.Request:
     return h11.Request(
         method=request.method,
         target=request.target,
-        headers=[one for one in request.headers if one[0] != b"upgrade"],
+        headers=[header for header in request.headers if header[0] != b"upgrade"],
         http_version=request.http_version,
     )
 
