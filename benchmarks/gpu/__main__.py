@@ -1,4 +1,4 @@
-"""python -m benchmarks.gpu gather | run | report | ask: see README.md beside this."""
+"""python -m benchmarks.gpu gather | pack | run | report | ask: see README.md beside this."""
 
 import argparse
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.gpu.gather import gather
 from benchmarks.gpu.kit import Kit, Unfinished, Unfit
 from benchmarks.gpu.report import report
-from benchmarks.gpu.stages import STAGES, machine
+from benchmarks.gpu.stages import STAGES, machine, pack
 
 EXIT_AGAIN = 75
 
@@ -28,6 +28,8 @@ def main() -> None:
     try:
         if given.what == "gather":
             gather(kit, given.python)
+        elif given.what == "pack":
+            pack(kit)
         elif given.what == "run":
             _run(kit, given.rest or list(STAGES))
         elif given.what == "ask":
@@ -44,7 +46,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
-    parser.add_argument("what", choices=("gather", "run", "report", "ask"))
+    parser.add_argument("what", choices=("gather", "pack", "run", "report", "ask"))
     parser.add_argument("rest", nargs="*", help="stages of `run`; none is all")
     parser.add_argument("--kit", type=Path, default=Path("build/gpu/kit"))
     parser.add_argument("--work", type=Path, default=Path("build/gpu/work"))

@@ -7,6 +7,7 @@ them runs in a child.
 import json
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any
 from benchmarks.gpu.alike import alike
 from benchmarks.gpu.gather import SOURCES, joined
 from benchmarks.gpu.kit import ALL_LAYERS, ROOT, Kit, Unfit
-from benchmarks.gpu.toolkit import cmake_options
+from benchmarks.gpu.toolkit import cmake_options, cuda_runtime, link_cublas
 
 Found = dict[str, Any]
 _CMAKE = (
@@ -28,6 +29,7 @@ _CMAKE = (
     "-DGGML_NATIVE=OFF",  # virtual machines name instructions (AMX) that they cannot run
 )
 ARCHITECTURE = "90"
+PACKED = "built.tar.xz"
 _NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:benchmark")
 """Plugins that other packages may have brought, and whose warnings would be errors."""
 
@@ -51,6 +53,10 @@ def install(kit: Kit) -> Found:
 
 def build(kit: Kit) -> Found:
     """Build llama.cpp's libraries and llama-server; ninja continues where it was stopped."""
+    if (packed := kit.folder / PACKED).exists():
+        shutil.unpack_archive(packed, kit.build, "xztar")
+        link_cublas(kit.build / "bin")
+        return {"library": str(kit.build / "bin" / "libllama.so"), "packed": packed.name}
     tree = kit.work / "sources" / "llama.cpp"
     if not tree.exists():
         if kit.is_dry:
@@ -65,6 +71,19 @@ def build(kit: Kit) -> Found:
     targets = ["llama", "mtmd", "llama-server"]
     kit.run(["cmake", "--build", str(kit.build), "--target", *targets], "build")
     return {"library": str(kit.build / "bin" / "libllama.so"), "architecture": ARCHITECTURE}
+
+
+def pack(kit: Kit) -> None:
+    """Put what was built into the kit, in place of the build there; raises `Unfit` without one."""
+    if kit.llama_server is None:
+        raise Unfit("there is no build to pack: run install and build first")
+    with tarfile.open(kit.folder / PACKED, "w:xz", preset=9) as archive:
+        for path in sorted((kit.build / "bin").iterdir()):
+            if path.suffix != ".a" and not path.name.startswith("libcublas"):
+                archive.add(path, f"bin/{path.name}")
+        for path in cuda_runtime():
+            archive.add(path.resolve(), f"bin/{path.name}")
+    print(f"{PACKED}: {(kit.folder / PACKED).stat().st_size / 1e6:.1f} MB")
 
 
 def offload(kit: Kit) -> Found:

@@ -16,7 +16,7 @@ from benchmarks.gpu.alike import alike
 from benchmarks.gpu.kit import ROOT, VOCABULARY, Kit, Unfinished, Unfit
 from benchmarks.gpu.offload import read
 from benchmarks.gpu.report import report
-from benchmarks.gpu.stages import STAGES, suite
+from benchmarks.gpu.stages import STAGES, build, pack, suite
 from tests.cores import share
 from tests.models.llama import write_llama
 
@@ -146,6 +146,23 @@ def test_a_python_without_packages_can_begin(tmp_path: Path) -> None:
     argv = [sys.executable, "-I", "-S", "-c", code, "run", "install", *where]
     found = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert "sources.tar.xz is missing: gather first" in found.stdout, found.stderr
+
+
+def test_a_build_of_another_machine_is_unpacked_and_not_built_again(tmp_path: Path) -> None:
+    kit = kit_in(tmp_path)
+    with pytest.raises(Unfit, match="no build to pack: run install and build first"):
+        pack(kit)
+    folder = kit.build / "bin"
+    folder.mkdir(parents=True)
+    for name in ("llama-server", "libllama.so.0", "libcublas.so.13", "libx.a"):
+        (folder / name).write_text(name)
+    (folder / "libllama.so").symlink_to("libllama.so.0")
+    pack(kit)
+    there = Kit(kit.folder, tmp_path / "there")
+    assert build(there)["packed"] == "built.tar.xz"
+    found = {path.name: path.read_text() for path in (there.build / "bin").glob("lib[lx]*")}
+    assert found == {"libllama.so": "libllama.so.0", "libllama.so.0": "libllama.so.0"}
+    assert there.llama_server is not None
 
 
 def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """What a build with CUDA is told where the toolkit lacks cuBLAS or the driver's library."""
 
+import ctypes
 import sys
 from pathlib import Path
 
@@ -63,9 +64,13 @@ def test_cublas_is_taken_from_its_package_without_the_rest_of_it(
         ]
 
 
-def test_without_a_driver_the_build_leaves_out_what_needs_it(top: Path, tmp_path: Path) -> None:
+def test_without_a_driver_the_build_links_with_a_library_of_its_names(
+    top: Path, tmp_path: Path
+) -> None:
     put(top / "lib64/libcublas.so")
-    assert cmake_options(tmp_path / "work") == ["-DGGML_CUDA_NO_VMM=ON"]
+    library = tmp_path / "work/driver/libcuda.so.1"
+    assert cmake_options(tmp_path / "work") == [f"-DCUDA_cuda_driver_LIBRARY={library}"]
+    assert ctypes.CDLL(str(library)).cuMemCreate() == 999
 
 
 def test_what_is_missing_is_named(
