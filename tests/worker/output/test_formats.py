@@ -1,5 +1,6 @@
 """Calls as templates write them: the parser reads them, and the grammar allows just those."""
 
+import itertools
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from tests.worker.grammar.test_matcher import EOG, PIECES, matcher
 from tests.worker.output.format_templates import JSON_TEMPLATES, TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import TIME, USER, read
+from worker.output.chat_parser.parser import Expected
 from worker.output.formats.choice import FORMATS, choose_format
 
 TEMPLATES = JSON_TEMPLATES | TAGGED_TEMPLATES
@@ -45,6 +47,13 @@ def written(name: str, calls: tuple[dict[str, Any], ...], content: str = "") -> 
     return text.partition("[assistant]")[2].partition("[end]")[0]
 
 
+def expected_of(name: str) -> Expected:
+    """What a parser is told of an answer to a question with both tools."""
+    expected = read(TEMPLATES[name], tools=(ORDER, TIME)).expected
+    assert expected is not None
+    return expected
+
+
 def allows(grammar: str, text: str) -> bool:
     """Whether a grammar allows this text as a whole answer."""
     one = matcher(grammar)
@@ -61,22 +70,33 @@ def test_a_template_is_told_by_its_marks(name: str) -> None:
     assert choose_format(TEMPLATES[name]).name == name
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("content", ["", "Hello, [world] <b>!"])
-@pytest.mark.parametrize("calls", [ONE, TWO], ids=["one", "two"])
-def test_what_the_template_writes_is_read_wherever_it_is_cut(
+ANSWERS = pytest.mark.parametrize(
+    ("name", "content", "calls"),
+    [*itertools.product(NAMES, ("", "Hello, [world] <b>!"), (ONE, TWO))],
+)
+
+
+@ANSWERS
+def test_what_the_template_writes_is_read(
     name: str, content: str, calls: tuple[dict[str, Any], ...]
 ) -> None:
-    """Cut at every place; the first of several calls is cut where it is alone."""
-    text = written(name, calls, content)
-    expected = read(TEMPLATES[name], tools=(ORDER, TIME)).expected
-    assert expected is not None
+    text, expected = written(name, calls, content), expected_of(name)
     answer = parse(expected, [text])
     called = [(one, json.loads(arguments)) for one, arguments in answer.calls]
     functions = [one["function"] for one in (calls[:1] if name in SINGLE else calls)]
     assert called == [(one["name"], json.loads(one["arguments"])) for one in functions]
     assert (answer.content, answer.reasoning) == (content, "")
     assert parse(expected, list(text)) == answer
+
+
+@pytest.mark.slow
+@ANSWERS
+def test_it_does_not_matter_where_an_answer_is_cut(
+    name: str, content: str, calls: tuple[dict[str, Any], ...]
+) -> None:
+    """Cut at every place; the first of several calls is cut where it is alone."""
+    text, expected = written(name, calls, content), expected_of(name)
+    answer = parse(expected, [text])
     first = max(0, text.find("get_time")) if calls is TWO else 0
     for i in range(first, len(text)):
         assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
