@@ -13,8 +13,9 @@ from typing import Never
 from starlette.types import Send
 
 from gateway.api.reply import ResponseFormatter
+from gateway.api.results.figures import MANY, n_alternatives
 from gateway.api.sse import END, PING
-from gateway.http.bodies.body import ClientGone
+from gateway.http.bodies.body import ClientGone, in_thread
 from gateway.http.direct_write import DirectWriter
 from gateway.http.route_headers import RouteNotice
 from gateway.pool.tasks.stream import Resumed, TaskStream, Write
@@ -172,7 +173,9 @@ class ChoiceWriter:
             match message:
                 case Delta():
                     self._part = _last_part(message) or self._part
-                    await events.write(reply.delta(index, message))
+                    await events.write(
+                        await in_thread(_is_long(message), reply.delta, index, message)
+                    )
                     if reply.is_read_by_chunk and self._stream.has_mail:
                         await asyncio.sleep(_APART_S)
                 case Started():
@@ -206,6 +209,12 @@ class ChoiceWriter:
 def _chunk(frame: bytes) -> bytes:
     """Return a chunk of a body without a length, as HTTP/1.1 has it."""
     return b"%x\r\n%b\r\n" % (len(frame), frame)
+
+
+def _is_long(delta: Delta) -> bool:
+    """Return whether it takes long to write: a prompt, or what a slow client has not taken."""
+    probs = (*delta.probs, *delta.prompt)
+    return bool(probs) and n_alternatives(probs) > MANY
 
 
 def _last_part(delta: Delta) -> str:

@@ -1,14 +1,17 @@
 """The mailbox of one task."""
 
 import asyncio
+import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from gateway.api.reply import ResponseFormatter
 from gateway.api.sse import event
+from gateway.http import event_stream
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.tasks import stream as streams
@@ -223,6 +226,29 @@ async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk
     )
     await pumping
     assert frames.written == [event(b"a"), event(b"b"), b"end"]
+
+
+async def test_very_many_alternatives_are_written_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that pauses finds those of 300 tokens at once, which took the loop 0.5 s."""
+    monkeypatch.setattr(event_stream, "MANY", 2)
+    threads: list[bool] = []
+
+    class Noted(Frames):
+        def delta(self, index: int, message: Delta) -> bytes:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return super().delta(index, message)
+
+    one, frames = stream(), Noted()
+    prob = TokenProb(id=1, piece=b"a", p=-1.0)
+    one.push_delta(replace(delta("a", 1), probs=(prob,) * 2), 11.0)
+    one.push_delta(replace(delta("b", 2), probs=(prob,) * 3), 11.0)
+    one.push_delta(replace(delta("c", 3), prompt=(prob,) * 3), 11.0)
+    one.push(DONE)
+    await ChoiceWriter(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames)).run()
+    assert threads == [True, False, False]
+    assert frames.written == [event(b"a"), event(b"b"), event(b"c"), b"end"]
 
 
 class Taker:
