@@ -10,7 +10,7 @@ from tests.worker.grammar.test_matcher import EOG, PIECES, matcher
 from tests.worker.output.format_templates import JSON_TEMPLATES, TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import TIME, USER, read
-from worker.output.chat_parser.parser import Expected
+from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.formats.choice import FORMATS, choose_format
 
 TEMPLATES = JSON_TEMPLATES | TAGGED_TEMPLATES
@@ -47,7 +47,7 @@ def written(name: str, calls: tuple[dict[str, Any], ...], content: str = "") -> 
     return text.partition("[assistant]")[2].partition("[end]")[0]
 
 
-def expected_of(name: str) -> Expected:
+def expected_of(name: str) -> ExpectedParts:
     """What a parser is told of an answer to a question with both tools."""
     expected = read(TEMPLATES[name], tools=(ORDER, TIME)).expected
     assert expected is not None
