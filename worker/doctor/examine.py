@@ -33,7 +33,7 @@ def examine(case: DoctorCase) -> Iterator[Finding]:
     """Yield the findings of all checks, one by one; those of the host alone if the configuration
     cannot be read.
     """
-    asked = cache(lambda: case.ask("worker.llama.files.inspect", worker=_first(case)))
+    asked = cache(lambda: case.ask("worker.llama.inspect", worker=_first(case)))
     host = _HostChecks(case, asked)
     models = _ModelChecks(case, asked)
     of_host: tuple[tuple[str, Check, float], ...] = (
@@ -240,7 +240,7 @@ class _ModelChecks:
             if same in done:
                 continue
             done.add(same)
-            args = ("worker.llama.files.inspect", str(path), worker.name)
+            args = ("worker.llama.inspect", str(path), worker.name)
             loaded = self._case.ask(*args, worker=worker, limit_s=self._case.asked.limit_s)
             name, wanted = Path(worker.model).name, self._case.asked.is_gpu_wanted
             yield gpu.check_load(loaded, name, worker.n_gpu_layers, is_wanted=wanted)

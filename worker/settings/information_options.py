@@ -43,7 +43,7 @@ def completion(ctx: click.Context) -> str:
 
 def _asked(fact: str) -> str:
     """Read a fact in a child process, because llama.cpp may be missing or broken."""
-    argv = (sys.executable, "-P", "-m", "worker.llama.files.inspect")
+    argv = (sys.executable, "-P", "-m", "worker.llama.inspect")
     return str(child.run(argv, os.environ, _LIMIT_S).facts.get(fact, ""))
 
 

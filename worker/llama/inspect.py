@@ -1,6 +1,6 @@
 """Facts about llama.cpp and about loading a model; `doctor` runs this as a child.
 
-`python -m worker.llama.files.inspect` prints the library's facts as JSON; with `CONFIG NAME`, those
+`python -m worker.llama.inspect` prints the library's facts as JSON; with `CONFIG NAME`, those
 of loading that worker's model. It may crash, which is a finding too.
 """
 
