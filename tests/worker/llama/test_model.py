@@ -10,6 +10,7 @@ from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
 from tests.models.shallow import shallow_path
+from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
 from worker.engine.backend import BatchRow
 
@@ -204,20 +205,17 @@ def test_sampler_of_a_bad_request_leaks_nothing(single: Served) -> None:
         single.backend.open_sampler(params, [1, 2, 3])
 
 
-def test_decoding_lasts_until_the_logits_are_there(
-    single: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_lasts_until_the_logits_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU `llama_decode` returns before; its time would count as a gap between two steps."""
     import llama_cpp.llama_cpp as lib
 
     waits: list[object] = []
-    monkeypatch.setattr(lib, "llama_synchronize", waits.append)
-    single.backend.clear()
-    single.backend.decode([BatchRow(0, 0, [1, 2, 3], wants_logits=False)])
-    assert not waits, "the next piece of a prompt is prepared meanwhile"
-    single.backend.decode([BatchRow(0, 3, [4], wants_logits=True)])
-    assert waits == [single.backend._context]
-    single.backend.clear()
+    with serving(1) as own:  # whose engine need not know what is read here
+        monkeypatch.setattr(lib, "llama_synchronize", waits.append)
+        own.backend.decode([BatchRow(0, 0, [1, 2, 3], wants_logits=False)])
+        assert not waits, "the next piece of a prompt is prepared meanwhile"
+        own.backend.decode([BatchRow(0, 3, [4], wants_logits=True)])
+        assert waits == [own.backend._context]
 
 
 def test_most_of_a_step_is_spent_in_llama_cpp(served: Served) -> None:
