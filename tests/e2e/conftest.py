@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.process import python
 from tests.e2e.served import Served, serving
-from tests.models.shallow import shallow_path
+from tests.models.shallow import exact_path
 
 Serve = Callable[..., Served]
 
@@ -60,8 +60,11 @@ def serve_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 @pytest.fixture(scope="package")
 def real_pool() -> Iterator[Served]:
-    """Two workers of four slots that make embeddings beside, on the model's first layers."""
-    model = ("-m", shallow_path(), "--embeddings", "--pooling", "mean")
+    """Two workers of four slots that make embeddings beside, on the model's first layers.
+
+    With its own weights: on a busy machine Node joins the events of a faster stream.
+    """
+    model = ("-m", exact_path(), "--embeddings", "--pooling", "mean")
     arguments = ("--workers", "2", "-np", "4", "-c", "4096", "--port", "0", "--metrics")
     with serving(*model, *arguments) as served:
         yield served
