@@ -30,8 +30,11 @@ settings.load_profile("shared")
 _LONG = (
     *("tests/browser", "tests/faults", "tests/parity", "tests/deploy", "tests/e2e"),
     *("tests/hostile", "tests/worker/llama", "tests/gateway/test_server.py", "tests/benchmarks"),
+    *("tests/worker/supervisor/test_supervisor.py", "tests/worker/test_sleep.py"),
+    *("tests/worker/output", "tests/worker/grammar", "tests/worker/settings/test_arguments.py"),
+    *("tests/gateway/pool/routing", "tests/protocol/test_codec.py"),
 )
-"""Folders whose files take long, the longest first: one that began late would be left over."""
+"""Folders and files that take long, the longest first: one that began late would be left over."""
 _BETWEEN = 0.7
 """Share of all other files that runs beside these; the rest is left for the end."""
 _TOGETHER = {
