@@ -59,6 +59,7 @@ def test_garbage_among_the_frozen_goes_when_nothing_runs(
     assert repr(collection) == shown, "nothing new was frozen: nothing is done"
 
 
+@pytest.mark.slow
 def test_garbage_goes_also_where_something_always_runs(
     collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

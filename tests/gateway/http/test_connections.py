@@ -57,6 +57,7 @@ async def test_a_client_that_leaves_holds_no_connection(gateway: Running) -> Non
     await until(lambda: open_connections(gateway) == 0)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_has_ended_is_freed_at_once(gateway: Running) -> None:
     """Each left 50 objects, which a collection of garbage had to find while all streams waited."""
 

@@ -123,6 +123,7 @@ def test_what_is_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> No
     assert allowed(other) == {b"</s>"}
 
 
+@pytest.mark.slow
 def test_large_states_are_forgotten_before_they_fill_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -183,6 +183,7 @@ def test_a_repository_that_cannot_be_read_hides_nothing_else(
     assert [one.name for one in found] == ["u/m:F16"]
 
 
+@pytest.mark.slow
 def test_a_repository_of_many_files_is_listed_once_through(tmp_path: Path) -> None:
     """It took minutes, because all files were listed anew for each model."""
     folder = put(tmp_path, "u/m", "m-F16.gguf")

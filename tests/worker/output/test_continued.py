@@ -49,8 +49,9 @@ def joined(said: Sequence[ParsedPart]) -> tuple[Answer, dict[int, int]]:
     return Answer(content, reasoning, named), n_named
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expected", "text"), ALL)
-@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("is_whole", [False, True])
 def test_a_cut_anywhere_changes_nothing(expected: ExpectedParts, text: str, is_whole: bool) -> None:
     parser = ChatParser(expected, is_whole=is_whole)
     parts = fed(parser, text)

@@ -5,6 +5,8 @@ from collections import deque
 from collections.abc import Sized
 from types import FunctionType, ModuleType
 
+import pytest
+
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.workers.slot_map import ExpectedWorker
 from tests.gateway.dispatching import card, dispatcher
@@ -35,6 +37,7 @@ def test_a_worker_that_came_back_is_kept() -> None:
     assert repr(pool.slots) == "<SlotMap a:0-0 b:1-1>"
 
 
+@pytest.mark.slow
 def test_names_that_never_come_again_are_not_kept_without_end() -> None:
     """What is remembered by a name or a model has a bound, whoever connects how often."""
     pool, n = dispatcher(), 1100

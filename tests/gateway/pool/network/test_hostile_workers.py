@@ -270,6 +270,7 @@ async def test_what_a_worker_gives_as_a_reason_makes_no_long_line(fleet: Fleet) 
     assert max(map(len, fleet.waiter.lines)) < 5000
 
 
+@pytest.mark.slow
 async def test_a_worker_says_only_so_much_of_its_cache_at_once(fleet: Fleet) -> None:
     """A frame of 100 MB of it held the loop for half a minute."""
     run = bytes(range(1, 9)) * 1025
