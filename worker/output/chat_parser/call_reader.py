@@ -12,6 +12,7 @@ _NAME_KEYS = frozenset({"name", "tool_name"})
 _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 _KNOWN_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"id", "tool_call_id", "type", "function"}
 
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
@@ -62,8 +63,16 @@ class CallReader:
         """Whether arguments of an emitted call are being read."""
         return self._is_open and self._writes is not None
 
+    def piece(self, text: str, at: int) -> str:
+        """Return what `push` takes next: one character, or all that are plain in a string."""
+        if self._quoted is None and self._writes is not None and self._walk.is_in_plain_string:
+            plain = _PLAIN.match(text, at)
+            if plain is not None:
+                return plain[0]
+        return text[at]
+
     def push(self, char: str) -> None:
-        """Take one character; raises `MalformedJson` where this cannot be a call."""
+        """Take a `piece`; raises `MalformedJson` where this cannot be a call."""
         walk = self._walk
         walk.push(char)
         if walk.ended_before is not None and walk.ended_before == self._writes:

@@ -240,22 +240,24 @@ class ChatParser:
     def _read_call(self) -> bool:
         assert self._reader is not None
         reader = self._reader
-        is_open = reader.is_open
-        for i, char in enumerate(self._text):
+        at, is_open = 0, reader.is_open
+        while at < len(self._text):
+            piece = reader.piece(self._text, at)
             was_open, was_writing = is_open, reader.is_writing
             try:
-                reader.push(char)
+                reader.push(piece)
             except MalformedJson:
-                self._text = self._text[i:]
+                self._text = self._text[at:]
                 self._give_up(was_open=was_open, was_writing=was_writing)
                 return True
+            at += len(piece)
             is_open = reader.is_open
             if was_open or is_open:
                 self._held.clear()
             else:
-                self._held.append(char)
+                self._held.append(piece)
             if reader.is_done:
-                self._text = self._text[i + 1 :]
+                self._text = self._text[at:]
                 self._held.clear()
                 self._state = _ParserState.BETWEEN
                 return True

@@ -23,6 +23,10 @@ class TagReader:
         """Whether the call was emitted."""
         return self.has_committed
 
+    def piece(self, text: str, at: int) -> str:
+        """Return what `push` takes next: one character."""
+        return text[at]
+
     def _commit(self) -> None:
         """Emit the call, if it was not."""
         if not self.has_committed:
