@@ -53,7 +53,7 @@ class _Account:
     requests: MovingWindow = field(default_factory=MovingWindow)
     tokens: MovingWindow = field(default_factory=MovingWindow)
     days: dict[int, int] = field(default_factory=dict)
-    """Tokens of the last two days by their numbers: a clock may go over midnight and back."""
+    """Tokens of the two days that are nearest: a clock may go over midnight and back."""
     reserved: dict[int, int] = field(default_factory=dict)
     """Tokens by task."""
 
@@ -187,9 +187,10 @@ class Allowances:
         return account.days.get(self._day(), 0)
 
     def _add_today(self, account: _Account, tokens: int) -> None:
-        account.days[self._day()] = max(0, self._today(account) + tokens)
+        today = self._day()
+        account.days[today] = max(0, self._today(account) + tokens)
         if len(account.days) > _DAYS:
-            del account.days[next(iter(account.days))]
+            del account.days[max(account.days, key=lambda day: abs(day - today))]
 
     def _day(self) -> int:
         return int(self._wall() // DAY_S)

@@ -182,6 +182,17 @@ def test_a_clock_that_goes_over_midnight_and_back_loses_no_tokens_of_the_day() -
     assert repr(allowances) == "<Allowances accounts=0>"
 
 
+def test_a_clock_that_swings_around_a_day_gives_its_tokens_once() -> None:
+    clocks = Clocks()
+    allowances, limits = clocks.allowances(), KeyLimits(tokens_per_day=100)
+    allowances.learn(Spent("x", 0, 90))
+    for n_days in (-1, 2):
+        clocks.day_s += n_days * DAY_S
+        allowances.learn(Spent("x", 0, 1))
+    clocks.day_s -= DAY_S
+    assert allowances.remaining("x", limits)["tokens-day"].remaining == 10
+
+
 def test_a_minute_moves_and_a_day_ends_at_midnight() -> None:
     clocks = Clocks()
     allowances = clocks.allowances()
