@@ -16,7 +16,7 @@ _MAX_BYTES, _MAX_OF_ONE = 1024 * _MIB, 256 * _MIB
 
 
 class AnswerBudget(ByteBudget):
-    """Counts the bytes of all answers that are being collected."""
+    """Counts the bytes of all answers that are being collected or sent."""
 
     def __init__(self) -> None:
         super().__init__(_MAX_BYTES)

@@ -162,7 +162,8 @@ class GenerationEndpoint:
             response = await in_thread(
                 is_long, lambda: json_response(plan.reply.result(outcomes), 200, headers)
             )
-        await response(scope, receive, send)
+            del outcomes  # the client may read for long
+            await response(scope, receive, send)
 
     async def _stream(
         self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange

@@ -2,10 +2,14 @@
 
 import json
 
+import orjson
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.http import answer_budget
-from gateway.http.answer_budget import AnswerBudget
+from gateway.http.answer_budget import AnswerBudget, AnswerReservation
+from gateway.routes import generate
 from protocol.errors import ErrorCode, TaskError
 from tests.gateway.inprocess import Running
 
@@ -40,3 +44,26 @@ def test_many_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> 
             third.take(1)
         assert budget.n_bytes == 75
     assert budget.n_bytes == 0
+
+
+async def test_an_answer_holds_its_bytes_until_its_client_has_taken_it(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that read slowly held any number of answers of 186 MB, which nothing counted."""
+    budgets: list[AnswerBudget] = []
+    held: list[int] = []
+    take = AnswerReservation.take
+
+    def noted(self: AnswerReservation, n: int) -> None:
+        budgets.append(self._budget)
+        take(self, n)
+
+    class Sent(Response):
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            held.append(budgets[0].n_bytes)
+            await super().__call__(scope, receive, send)
+
+    monkeypatch.setattr(AnswerReservation, "take", noted)
+    monkeypatch.setattr(generate, "json_response", lambda value, *_: Sent(orjson.dumps(value)))
+    assert (await gateway.post("/completion", {"prompt": "a b c"})).status_code == 200
+    assert held[0] > 0 and budgets[0].n_bytes == 0
