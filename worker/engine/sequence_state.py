@@ -7,7 +7,7 @@ State = bytes | bytearray | memoryview
 
 
 class SequenceState(Protocol):
-    """Reads and writes the memory of whole sequences; used between two steps."""
+    """Reads and writes the memory of sequences; used between two steps."""
 
     version: int
     """Number of the format that the library writes now and could read."""
@@ -18,8 +18,17 @@ class SequenceState(Protocol):
     n_streams: int
     """Streams of the cache that llama-server has with the same options; 0 if that is not known."""
 
+    can_cut: bool
+    """Whether a part of a sequence can be copied; otherwise only the whole."""
+
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as the library writes it into a file."""
+
+    def copy_part(self, seq: int, start: int, end: int) -> State:
+        """Return the memory of the positions `start` to `end`; only if `can_cut`."""
+
+    def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
+        """Append `start` to `end` of a copied part to a sequence; False if there is no room."""
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""

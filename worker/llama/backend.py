@@ -26,7 +26,7 @@ from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
-from worker.llama.model import Progress, is_recurrent, load, trained_context
+from worker.llama.model import Progress, is_recurrent, load, spare_sequence, trained_context
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import are_candidates_nan, open_device_sampling
 from worker.llama.sampling.grammar import Grammars
@@ -60,7 +60,8 @@ class LlamaBackend:
         self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
         self.vocabulary = self._vocab.tables(shows_special=config.special)
         self.n_batch = int(lib.llama_n_batch(self._context))
-        self.n_seq = int(lib.llama_n_seq_max(self._context))
+        spare = spare_sequence(self._context, config)
+        self.n_seq = spare or int(lib.llama_n_seq_max(self._context))
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0

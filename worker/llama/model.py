@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.engine.cache.cache import n_sequences
+from worker.engine.cache.cache import MAX_SEQUENCES, n_sequences
 from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
@@ -242,7 +242,13 @@ def count_sequences(model: Any, config: WorkerConfig) -> int:
     """Return how many sequences there may be; recurrent memory takes room for each at once."""
     if is_recurrent(model):
         return config.n_slots
-    return n_sequences(config.n_slots, config.cache_branches)
+    return min(MAX_SEQUENCES, n_sequences(config.n_slots, config.cache_branches) + 1)
+
+
+def spare_sequence(context: Any, config: WorkerConfig) -> int:
+    """Return the number of the sequence that copies use, the last one; 0 if there is none."""
+    last = int(lib.llama_n_seq_max(context)) - 1
+    return last if last >= config.n_slots else 0
 
 
 def trained_context(model: Any) -> int:

@@ -20,7 +20,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
 from worker.engine.sequence_state import State
 from worker.llama import library
-from worker.llama.model import is_recurrent
+from worker.llama.model import is_recurrent, spare_sequence
 
 _IO_MAGIC = 0xAF143CD8
 _PREFIX = struct.Struct("<Ii")
@@ -46,18 +46,41 @@ class LlamaStates:
         self._has_places = lib.llama_model_rope_type(model) in _PLACED
         n_streams = 1 if config.kv_unified else config.n_slots
         self.n_streams = n_streams if self._is_plain else 0
+        self._spare = spare_sequence(context, config)
+        self.can_cut = self._is_plain and self._spare > 0
         is_used = bool(config.slot_save_path)
         self.facts: Mapping[str, str] = _facts(config) if is_used else {}
         self.projector = fingerprint(Path(config.mmproj)) if is_used and config.mmproj else ""
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as llama.cpp writes it into a file."""
+        return self._copy(seq)[_PREFIX.size :]
+
+    def copy_part(self, seq: int, start: int, end: int) -> State:
+        """Return the memory of a part: for as long the spare sequence shares its cells."""
+        lib.llama_memory_seq_cp(self._memory, seq, self._spare, start, end)
+        try:
+            return self._copy(self._spare)
+        finally:
+            lib.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
+
+    def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
+        """Read a copied part into the spare sequence, and let `seq` have of it what it lacks."""
+        buffer = np.frombuffer(state, np.uint8)
+        n = int(
+            lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), self._spare)
+        )
+        lib.llama_memory_seq_cp(self._memory, self._spare, seq, start, end)
+        lib.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
+        return n == len(buffer)
+
+    def _copy(self, seq: int) -> memoryview:
         size = int(lib.llama_state_seq_get_size(self._context, seq))
         buffer = np.empty(size, np.uint8)
         n = int(lib.llama_state_seq_get_data(self._context, _pointer(buffer), size, seq))
         if n < _PREFIX.size:
             raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_warnings()}")
-        return buffer.data[_PREFIX.size : n]
+        return buffer.data[:n]
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""

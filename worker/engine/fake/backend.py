@@ -129,7 +129,9 @@ class FakeBackend:
         self.is_gpu = False
         self.prefill_token_s = 0.0
         self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
-        self.states = FakeStates(self._cells, config.model, config.mmproj)
+        self.states = FakeStates(
+            self._cells, lambda: self.n_cells - self.n_used, config.model, config.mmproj
+        )
         self.vocabulary = _vocabulary()
         has_embeddings = config.embeddings or config.reranking
         self.embedder = FakeEmbedder(config, n_ctx, self._record) if has_embeddings else None

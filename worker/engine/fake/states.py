@@ -1,7 +1,7 @@
 """The fake backend's adapters and states: as strict as llama.cpp's, over plain lists."""
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from worker.engine.adapters import Adapter, Scales
 from worker.engine.sequence_state import State
@@ -34,16 +34,31 @@ class FakeStates:
 
     version = 3
     n_streams = 0
+    can_cut = True
 
-    def __init__(self, cells: dict[int, list[int]], model: str, projector: str = "") -> None:
+    def __init__(
+        self,
+        cells: dict[int, list[int]],
+        n_free: Callable[[], int],
+        model: str,
+        projector: str = "",
+    ) -> None:
+        """`n_free` counts the cells that nothing uses."""
         self.facts: Mapping[str, str] = {"model": model}
         self.projector = projector
         self._cells = cells
+        self._n_free = n_free
 
     def copy(self, seq: int) -> State:
         """Return the tokens of a sequence."""
         cells = self._cells.get(seq, [])
         return struct.pack(f"<I{len(cells)}i", len(cells), *cells)
+
+    def copy_part(self, seq: int, start: int, end: int) -> State:
+        """Return some tokens of a sequence, and the position of the first."""
+        cells = self._cells[seq][start:end]
+        assert len(cells) == end - start
+        return struct.pack(f"<I{len(cells)}i", start, *cells)
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence, if the state is one."""
@@ -52,4 +67,15 @@ class FakeStates:
         if len(state) != 4 + 4 * n_tokens or struct.unpack_from("<I", state)[0] != n_tokens:
             return False
         cells += map(Cell, struct.unpack_from(f"<{n_tokens}i", state, 4))
+        return True
+
+    def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
+        """Append tokens of a part, if there are cells for all of it."""
+        cells = self._cells.setdefault(seq, [])
+        (first,) = struct.unpack_from("<I", state)
+        tokens = struct.unpack_from(f"<{len(state) // 4 - 1}i", state, 4)
+        assert first <= start == len(cells) < end <= first + len(tokens)
+        if self._n_free() < len(tokens):
+            return False
+        cells += map(Cell, tokens[start - first : end - first])
         return True
