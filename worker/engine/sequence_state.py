@@ -1,9 +1,16 @@
 """The seam for copies of a sequence's memory: what a slot is saved from and restored to."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 State = bytes | bytearray | memoryview
+
+
+class HostCacheHit(NamedTuple):
+    """A copy in the host's memory whose first `n` tokens are those of a prompt."""
+
+    n: int
+    pieces: Sequence[State]
 
 
 class SequenceState(Protocol):

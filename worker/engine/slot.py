@@ -18,6 +18,7 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.media import Media, without_handles, without_placeholders
+from worker.engine.sequence_state import HostCacheHit
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
 from worker.output.response_buffer import ResponseBuffer
@@ -99,6 +100,8 @@ class SlotTask:
     """Holds an answer that leaves in one piece, after its first token; None for any other."""
     awaits_prefix: bool = True
     """It reads nothing before `PrefixSharing` has given it what others have read of its prompt."""
+    restoring: HostCacheHit | None = None
+    """The copy from which its prefix is coming back."""
 
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
@@ -246,7 +249,7 @@ class Slot:
     def preempt(self) -> None:
         """Note that the task has given its cells up; the caller has removed the tokens."""
         run = self.active
-        run.is_preempted = True
+        run.is_preempted, run.restoring = True, None
         run.probed.clear()  # it is read again
         if self.state is SlotState.DECODE:
             self.move(SlotState.PREFILL)

@@ -94,9 +94,12 @@ class Step:
     def _run(self) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
+        self._begin_copies()
         if is_reading:  # most steps only decode: no task is preempted or awaits a prefix
             self._preemption.resume()
             self._sharing.provide(self._slots)
+        self._cache.move_idle(sum(slot.n_prompt_left for slot in self._slots))
+        self._budget.copying_s = self._cache.copies.spent_s
         self._shift_full_contexts()
         able = self._choose_adapters()
         if is_reading:
@@ -121,6 +124,13 @@ class Step:
 
     # ---- before the batch ---------------------------------------------------------------------
 
+    def _begin_copies(self) -> None:
+        """Give the copies of this step the time that decoding leaves."""
+        decoding = [slot for slot in self._slots if slot.state is SlotState.DECODE]
+        n_decoding = sum(not slot.is_paused for slot in decoding)
+        self._budget.copying_s = 0.0
+        self._cache.copies.begin(self._budget.spare_s(n_decoding))
+
     def _shift_full_contexts(self) -> None:
         for slot in self._room.make():
             message = "the context is full, and other requests share what a shift would drop"
@@ -140,7 +150,11 @@ class Step:
     def _read_media(self, able: Sequence[Slot]) -> None:
         """Read one image or sound, of the oldest task first; it needs a separate batch."""
         reading = [slot for slot in able if slot.state is SlotState.PREFILL]
-        ready = [slot for slot in reading if len(slot.tokens) in slot.active.task.media]
+        ready = [
+            slot
+            for slot in reading
+            if len(slot.tokens) in slot.active.task.media and not slot.active.awaits_prefix
+        ]
         if not ready:
             return
         slot = min(ready, key=lambda slot: slot.active.order)

@@ -14,7 +14,10 @@ from typing import NamedTuple
 from worker.engine.backend import Backend
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
+from worker.engine.cache.host_transfer import CopyTime, HostTransfer
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
+from worker.engine.media import Media, whole_pieces
+from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
@@ -72,9 +75,12 @@ class PrefixCache:
         self.counters = counters
         self.blocks = CachedBlocks() if is_on else CachedBlocks(0)
         """The blocks that all sequences hold, as they are reported to gateways."""
-        self._host: HostCache | None = None
-        if is_on and host_bytes:
-            self._host = HostCache(host_bytes, self.blocks, is_whole=not backend.can_rewind)
+        self.copies = CopyTime()
+        is_whole = not backend.states.can_cut
+        self._host = HostCache(host_bytes if is_on else 0, self.blocks, is_whole=is_whole)
+        self._transfer = HostTransfer(self._host, backend.states, self.copies)
+        self._is_moving = False
+        """Idle sequences are on their way to the host's memory."""
         self.is_on = is_on and backend.can_copy
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
@@ -128,7 +134,7 @@ class PrefixCache:
     @property
     def n_host_bytes(self) -> int:
         """Bytes in the host's memory."""
-        return self._host.n_bytes if self._host is not None else 0
+        return self._host.n_bytes
 
     @property
     def n_branches(self) -> int:
@@ -177,6 +183,12 @@ class PrefixCache:
         """Report only as much of a slot's prompt as was read; its task has ended."""
         self.report(slot, slot.chain.cut(len(slot.tokens)))
 
+    def _cut_prompt(self, slot: Slot, n: int) -> int:
+        """Cut a busy slot; its whole prompt stays reported."""
+        n = self.cut(slot, n)
+        self.report_prompt(slot)
+        return n
+
     def report(self, slot: Slot, chain: BlockChain) -> None:
         """Report the blocks of the prompt that a slot holds."""
         if chain != slot.chain:
@@ -223,38 +235,46 @@ class PrefixCache:
         self.note(slot)
         return source.n - start
 
-    def restore(self, slot: Slot, prompt: Sequence[int], n_max: int, n_min: int) -> int:
-        """Copy a prompt's prefix back from the host's memory; return its length, or 0."""
-        if self._host is None or len(slot.tokens) >= n_max:
-            return 0
-        entry = self._host.find(slot.namespace, prompt, n_max)
-        if entry is None or entry.n < n_min:
-            return 0
-        self.cut(slot, 0)
-        is_there = self._backend.states.put(slot.id, entry.state, entry.n_tokens)
+    def find_copy(self, slot: Slot, n_max: int, n_min: int) -> HostCacheHit | None:
+        """Find a copy in the host's memory of at least `n_min` tokens of a slot's prompt."""
+        if len(slot.tokens) >= n_max:
+            return None
+        hit = self._host.find(slot.namespace, slot.active.reading, n_max)
+        return hit if hit is not None and hit.n >= n_min else None
+
+    def restore(self, slot: Slot, hit: HostCacheHit) -> bool:
+        """Copy more of a slot's prompt back; return whether that goes on in the next step.
+
+        No image is left in part. Where no cells are free, that is all that comes back.
+        """
+        media, is_there = slot.active.task.media, True
+        if self._host.is_whole:
+            self._cut_prompt(slot, 0)
+        start = at = len(slot.tokens)
+        while is_there and at < hit.n and not (self.copies.is_over and _is_whole(media, at)):
+            end = self._transfer.put(slot.id, hit, at)
+            if end > 0:
+                slot.tokens += slot.active.reading[at:end]
+                at = end
+            else:
+                is_there = self.evict()
         if not is_there:
-            self.cut(slot, 0)
-        self.report_prompt(slot)
-        if not is_there:
-            return 0
-        slot.tokens += prompt[: entry.n]
-        self._backend.remove(slot.id, entry.n)
+            at = self._cut_prompt(slot, whole_pieces(media, at))
+        self.counters.n_restored += at - start
         self.note(slot)
-        self.counters.n_restored += entry.n
-        return entry.n
+        return is_there and at < hit.n
 
     def give_up(self, slot: Slot, *, copies: bool = True) -> None:
-        """Free all cells of a busy slot; with `copies` the host's memory, if any, takes them."""
+        """Free all cells of a busy slot; with `copies` the host's memory may keep a beginning."""
         if self.is_on and copies:
-            self._put_aside(slot)
+            self._transfer.save(slot, is_last=True)
         self.cut(slot, 0)
 
     def clear(self) -> None:
         """Drop everything, also the copies in the host's memory; running tasks hold nothing."""
         for old in self.idle():
             self._remove(old)
-        if self._host is not None:
-            self._host.clear()
+        self._transfer.clear()
         self._backend.clear()
 
     # ---- making room --------------------------------------------------------------------------
@@ -263,18 +283,37 @@ class PrefixCache:
         """Evict the least recently used idle sequence; return False if there is none."""
         return self._evict_oldest(self.idle())
 
-    def move_idle(self) -> None:
-        """Move idle sequences to the host's memory, except a few cells that only they hold.
+    def begin_moving(self) -> None:
+        """Let idle sequences move to the host's memory, except a few cells that only they hold.
 
         Each row of a batch reads all cells in use, of any sequence: llama.cpp's pull request 20993
         measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).
         """
-        if self._host is None or not self.is_on:
+        self._is_moving = self.is_on
+
+    def move_idle(self, n_unread: int) -> None:
+        """Move on with idle sequences, the least recently used first.
+
+        While prompts are read, of which `n_unread` tokens are left, that is one piece a step,
+        unless they need the cells.
+        """
+        if not self._is_moving:
             return
-        for old in self.idle():
-            if self.own(old.id) >= MIN_TOKENS and self._put_aside(old):
+        if 0 < n_unread <= self.counters.n_kv - self.n_cells:
+            self.copies.left_s = 0.0
+        while not self.copies.is_over:
+            movable = [
+                old
+                for old in self.idle()
+                if self.own(old.id) >= MIN_TOKENS and self._transfer.can_hold(len(old.tokens))
+            ]
+            if not movable:
+                self._is_moving = False
+                return
+            oldest = min(movable, key=attrgetter("last_used"))
+            if self._transfer.save(oldest, is_last=False):
                 self.counters.n_evicted += 1
-                self._remove(old)
+                self._remove(oldest)
 
     # -------------------------------------------------------------------------------------------
 
@@ -333,15 +372,7 @@ class PrefixCache:
         if self.is_on and self.own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
-        self._put_aside(old)
-
-    def _put_aside(self, old: Idle) -> bool:
-        """Copy a sequence to the host's memory; return whether it is there."""
-        if self._host is None:
-            return False
-        states = self._backend.states
-        chain = old.chain.cut(len(old.tokens))
-        return self._host.put(old.namespace, old.tokens, lambda: states.copy(old.id), chain)
+        self._transfer.save(old, is_last=True)
 
     def own(self, seq: int) -> int:
         """Count the cells that no other sequence holds."""
@@ -356,3 +387,8 @@ class PrefixCache:
         namespace = self._namespaces.pop(seq)
         if not len(self._trees[namespace]):
             del self._trees[namespace]
+
+
+def _is_whole(media: Media, n: int) -> bool:
+    """Return whether no image ends after the first `n` tokens that begins among them."""
+    return whole_pieces(media, n) == n

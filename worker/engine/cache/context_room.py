@@ -52,7 +52,10 @@ class ContextRoom:
         return True
 
     def _unshare(self, slot: Slot) -> bool:
-        """Give a slot cells of its own: moving a shared one would move it for all its owners."""
+        """Give a slot cells of its own: moving a shared one would move it for all its owners.
+
+        At once, however long it takes: a shift cannot wait, and shared cells are rarely shifted.
+        """
         state = self._backend.states.copy(slot.id)
         if not self._backend.states.put(slot.id, state, len(slot.tokens)):
             return False

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from worker.engine.cache.cache import MIN_SHARED, CachedPrefix, PrefixCache
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.media import whole_pieces
+from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import Slot, SlotState, SlotTask
 
 MIN_RESTORED = 32
@@ -42,18 +43,20 @@ class PrefixSharing:
             run.awaits_prefix = False
             if run.is_preempted or not run.task.params.cache_prompt:
                 continue
-            if self._cache.is_on and self._waits(slot, slots):
+            if run.restoring is not None:
+                self._restore(slot, run.restoring)
+            elif self._cache.is_on and self._waits(slot, slots):
                 run.awaits_prefix = True
-                continue
-            self._recover(slot)
+            else:
+                self._recover(slot)
         if awaiting:
-            self._cache.move_idle()
+            self._cache.begin_moving()
 
     def identical_prompts(self, leader: Slot, slots: Sequence[Slot]) -> list[Slot]:
         """Give a slot's prompt, just read, to the slots that wait for the same one; return them."""
         if leader.active.is_resumed:
             return []
-        found = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
+        found = [slot for slot in slots if slot.run is not None and is_waiting(slot.run)]
         prompt, namespace = leader.active.task.prompt, leader.namespace
         alike = [
             slot
@@ -84,18 +87,25 @@ class PrefixSharing:
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
-        run, n_before = slot.active, len(slot.tokens)
+        run = slot.active
         ready = (
             self._cache.find(slot.namespace, run.reading, max_reused(run))
             if self._cache.is_on
             else None
         )
-        n_ready = max(n_before, ready.n if ready else 0)
-        n_max = whole_pieces(run.task.media, max_reused(run))
-        if n := self._cache.restore(slot, run.reading, n_max, n_ready + MIN_RESTORED):
-            self._count(slot, n - n_before)
-        elif ready is not None and ready.n >= min_reused(slot):
+        n_ready = max(len(slot.tokens), ready.n if ready else 0)
+        hit = self._cache.find_copy(slot, max_reused(run), n_ready + MIN_RESTORED)
+        if ready is not None and ready.n >= min_reused(slot):
             self._take(slot, ready)
+        if hit is not None:
+            self._restore(slot, hit)
+
+    def _restore(self, slot: Slot, hit: HostCacheHit) -> None:
+        """Copy more of the prefix back; the slot waits while some is missing."""
+        run, n_before = slot.active, len(slot.tokens)
+        run.awaits_prefix = self._cache.restore(slot, hit)
+        run.restoring = hit if run.awaits_prefix else None
+        self._count(slot, len(slot.tokens) - n_before)
 
     def _take(self, slot: Slot, source: CachedPrefix) -> None:
         self._count(slot, self._cache.take(slot, source, slot.active.reading))
@@ -107,6 +117,11 @@ class PrefixSharing:
         else:
             run.n_cached += n
         self._counters.reused(run.account, n)
+
+
+def is_waiting(run: SlotTask) -> bool:
+    """Return whether a task waits for what another one reads."""
+    return run.awaits_prefix and run.restoring is None
 
 
 def max_reused(run: SlotTask) -> int:
@@ -135,7 +150,7 @@ def expected_prefix(run: SlotTask, others: Sequence[Slot]) -> ExpectedPrefix | N
         if other.run is not None
         and other.state is SlotState.PREFILL
         and other.run.order < run.order
-        and not (other.run.awaits_prefix or other.run.is_preempted or other.run.task.media)
+        and not (is_waiting(other.run) or other.run.is_preempted or other.run.task.media)
     ]
     reading = [source for source in sources if len(source.slot.tokens) < source.n]
     return max(reading, key=lambda source: source.n, default=None)

@@ -31,15 +31,21 @@ class StepBudget:
     decode_s: float = 0.0
     """Time of a step that only decodes, a moving average over steps of `n_rows` rows."""
     n_rows: int = 0
+    copying_s: float = 0.0
+    """Time that copies have taken from the step that is planned."""
 
     def tokens(self, n_decoding: int, *, is_short: bool = True) -> int:
         """Return how many prompt tokens to read beside `n_decoding` rows."""
         room = self.n_batch - n_decoding
         if self.token_s <= 0.0:
             return min(room, FIRST_CHUNK)
-        limit_s = self.target_s if n_decoding and is_short else self.idle_target_s
-        spare_s = max(0.0, limit_s - self.predict(n_decoding))
+        spare_s = self.spare_s(n_decoding, is_short=is_short)
         return min(room, max(MIN_CHUNK, int(min(spare_s / self.token_s, room))))
+
+    def spare_s(self, n_decoding: int, *, is_short: bool = True) -> float:
+        """Return the time that a step has beside `n_decoding` rows and its copies."""
+        limit_s = self.target_s if n_decoding and is_short else self.idle_target_s
+        return max(0.0, limit_s - self.predict(n_decoding) - self.copying_s)
 
     def predict(self, n_decoding: int) -> float:
         """Return what decoding `n_decoding` rows takes at most.

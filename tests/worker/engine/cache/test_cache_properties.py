@@ -1,7 +1,15 @@
 """Prompts that share beginnings, in too small a cache: every text is what it would be alone."""
 
+import itertools
+
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from protocol.wire.messages import Done
 from tests.examples import examples
@@ -27,7 +35,14 @@ class CacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.n_open = FakeSampler.open_count
         self.rig = Rig(n_slots=3, n_cells=320, n_batch=24, n_branches=2, host_bytes=2000)
+        self.rig.engine.cache._host.n_piece = 16
         self.asked: dict[int, tuple[str, int]] = {}
+
+    @initialize(copy_s=st.sampled_from([0.0, 0.1, 1.0]))
+    def take_time(self, copy_s: float) -> None:
+        """Let each piece of a copy take so long: a step copies them all, a few, or one."""
+        ticks = itertools.count()
+        self.rig.engine.cache.copies.clock = lambda: next(ticks) * copy_s
 
     @rule(
         beginning=st.sampled_from(BEGINNINGS),

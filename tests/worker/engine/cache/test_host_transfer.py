@@ -1,0 +1,217 @@
+"""Copies to the host's memory and back, by steps none of which is long."""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from protocol.wire.messages import TaskKey
+from tests.worker.engines import Rig
+from worker.engine.cache.host_cache import PIECE
+from worker.engine.media import MediaPiece, placeholders
+from worker.engine.scheduling.budget import StepBudget
+from worker.engine.sequence_state import State
+from worker.engine.slot import SlotState
+from worker.engine.task import Submit
+
+TOKEN_S = 0.0005
+"""What copying a token takes here."""
+AT_ONCE = {True: 400, False: 1000}
+"""Tokens that fit into a step of 0.2 s while a stream runs, and of 0.5 s."""
+LONG = "".join(f"{i} sheep jump over the fence. " for i in range(100))
+OTHER = "".join(f"{i} goats eat the hedge. " for i in range(100))
+
+
+@dataclass
+class Copier:
+    """An engine whose copies take time, by a clock that stands still otherwise."""
+
+    rig: Rig
+    now_s: float = 0.0
+    copied: list[int] = field(default_factory=list)
+    """Tokens of each piece since the last turn."""
+    n_put: int = 0
+
+    def __post_init__(self) -> None:
+        states = self.rig.backend.states
+        copy_part, put_part = states.copy_part, states.put_part
+
+        def slow_copy(seq: int, start: int, end: int) -> State:
+            self._wait(end - start)
+            return copy_part(seq, start, end)
+
+        def slow_put(seq: int, state: State, start: int, end: int) -> bool:
+            is_there = put_part(seq, state, start, end)
+            if is_there:  # otherwise llama.cpp has found no cells, and copied nothing
+                self._wait(end - start)
+                self.n_put += end - start
+            return is_there
+
+        states.copy_part = slow_copy  # type: ignore[method-assign]
+        states.put_part = slow_put  # type: ignore[method-assign]
+        self.rig.engine.cache.copies.clock = lambda: self.now_s
+
+    def _wait(self, n_tokens: int) -> None:
+        self.now_s += n_tokens * TOKEN_S
+        self.copied.append(n_tokens)
+
+    def turn(self) -> int:
+        """Do a turn; return how many tokens were copied, which fit into a step."""
+        self.copied.clear()
+        streams = any(slot.state is SlotState.DECODE for slot in self.rig.engine.slots)
+        self.rig.turn()
+        assert sum(self.copied) <= AT_ONCE[streams] or len(self.copied) == 1
+        return sum(self.copied)
+
+    def finish(self, *tasks: int) -> None:
+        """Turn until these tasks have ended."""
+        while not all(map(self.rig.terminals, tasks)):
+            self.turn()
+
+    def ask(self, prompt: str, n_predict: int = 8) -> int:
+        """Run a task to its end; return its number."""
+        task = self.rig.submit(prompt, n_predict=n_predict)
+        self.finish(task)
+        return task
+
+    def begin_restore(self, prompt: str) -> int:
+        """Submit a task, and stop in the middle of its restore."""
+        task = self.rig.submit(prompt)
+        while not self.turn() or not self.n_put:
+            pass
+        slot = next(s for s in self.rig.engine.slots if s.run is not None and s.run.restoring)
+        assert 0 < len(slot.tokens) < len(prompt)
+        return task
+
+
+def moved(n_slots: int = 3) -> Copier:
+    """Copy a long text to the host's memory, and let another task stream."""
+    copier = Copier(Rig(n_slots=n_slots, n_ctx=8192, n_batch=512, host_bytes=1_000_000))
+    copier.ask(LONG)
+    copier.rig.submit("A stream", n_predict=3000)
+    while copier.rig.engine.cache._is_moving or not copier.rig.engine.cache.n_host_bytes:
+        copier.turn()
+    assert copier.rig.engine.cache.n_cells < 200
+    return copier
+
+
+def alone(prompt: str) -> str:
+    rig = Rig(n_slots=1, n_ctx=8192)
+    task = rig.submit(prompt)
+    rig.finish()
+    return rig.text(task)
+
+
+def test_idle_texts_move_by_steps_that_are_not_long() -> None:
+    copier = Copier(Rig(n_slots=2, n_ctx=8192, n_batch=512, host_bytes=1_000_000))
+    copier.ask(LONG)
+    copier.rig.submit("A stream", n_predict=40)
+    n_tokens, n_turns = 0, 0
+    while copier.rig.engine.cache.n_cells > 200:
+        n_tokens += copier.turn()
+        n_turns += 1
+    assert n_tokens == len(LONG) + 8
+    assert n_turns >= n_tokens // AT_ONCE[True]
+
+
+def test_a_prompt_comes_back_by_steps_that_are_not_long() -> None:
+    copier = moved()
+    task = copier.begin_restore(LONG + "And then?")
+    copier.finish(task)
+    assert copier.rig.done(task).n_cached == len(LONG) + 1
+    assert copier.n_put in (len(LONG), len(LONG) + 1), "a free slot may have the first token"
+    assert copier.rig.text(task) == alone(LONG + "And then?")
+
+
+def test_the_next_turn_of_a_conversation_copies_only_what_is_new() -> None:
+    copier = moved()
+    copier.ask(LONG + "And then?" + "y" * 100)
+    copier.rig.submit(OTHER, n_predict=30)
+    n_copied = 0
+    while copier.rig.engine.cache.n_cells > len(OTHER) + 500:
+        n_copied += copier.turn()
+    assert 117 < n_copied <= 117 + PIECE
+
+
+def test_whoever_is_cancelled_in_the_middle_leaves_what_has_come_back() -> None:
+    copier = moved()
+    task = copier.begin_restore(LONG)
+    copier.rig.cancel(task)
+    copier.turn()
+    cells = copier.rig.backend._cells
+    assert all(slot.tokens == cells.get(slot.id, []) for slot in copier.rig.engine.slots)
+    again = copier.ask(LONG)
+    assert copier.rig.done(again).n_cached == len(LONG)
+    assert copier.rig.text(again) == alone(LONG)
+
+
+def test_two_tasks_that_want_one_copy_share_what_comes_back() -> None:
+    copier = moved()
+    first = copier.begin_restore(LONG + "One?")
+    second, third = copier.rig.submit(LONG + "Two?"), copier.rig.submit(LONG + "One?")
+    copier.finish(first, second, third)
+    assert copier.n_put in (len(LONG), len(LONG) + 1), "a free slot may have the first token"
+    assert [copier.rig.done(task).n_cached for task in (first, second)] == [len(LONG) + 1] * 2
+    assert copier.rig.text(third) == copier.rig.text(first) == alone(LONG + "One?")
+    assert copier.rig.text(second) == alone(LONG + "Two?")
+
+
+def test_a_copy_that_is_dropped_in_the_middle_comes_back_all_the_same() -> None:
+    copier = moved()
+    task = copier.begin_restore(LONG)
+    copier.rig.engine.cache._host.clear()
+    copier.finish(task)
+    assert copier.rig.done(task).n_cached == len(LONG)
+    assert copier.rig.text(task) == alone(LONG)
+
+
+def test_a_text_that_is_used_again_before_all_of_it_has_moved_stays() -> None:
+    copier = Copier(Rig(n_slots=2, n_ctx=8192, n_batch=512, host_bytes=1_000_000))
+    copier.ask(LONG)
+    copier.rig.submit("A stream", n_predict=40)
+    while not copier.turn():
+        pass
+    again = copier.ask(LONG + "And then?")
+    assert (copier.n_put, copier.rig.engine.cache.n_host_bytes) == (0, 0)
+    assert copier.rig.done(again).n_cached == len(LONG) + 1
+
+
+def test_a_long_text_moves_before_the_cells_are_all_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
+    copier = Copier(Rig(n_slots=3, n_cells=4000, n_batch=512, host_bytes=1_000_000))
+    copier.rig.engine._step._budget.token_s = 2 * TOKEN_S
+    copier.ask(LONG)
+    copier.rig.submit("A stream", n_predict=200)
+    copier.ask(OTHER)
+    again = copier.ask(LONG)
+    assert copier.rig.done(again).n_cached == len(LONG)
+
+
+def test_of_a_text_that_must_go_at_once_a_beginning_is_copied() -> None:
+    copier = Copier(Rig(n_slots=1, n_ctx=8192, n_batch=512, host_bytes=1_000_000))
+    copier.ask(LONG)
+    cache = copier.rig.engine.cache
+    cache.copies.begin(left_s=2.5 * PIECE * TOKEN_S)
+    assert cache.evict()
+    assert (cache.n_cells, copier.copied) == (0, [PIECE] * 2)
+    again = copier.ask(LONG)
+    assert copier.rig.done(again).n_cached == 2 * PIECE
+    assert copier.rig.text(again) == alone(LONG)
+
+
+def test_an_image_does_not_come_back_in_part() -> None:
+    copier = Copier(Rig(n_slots=1, n_ctx=8192, n_batch=1024, host_bytes=1_000_000))
+    start, piece = PIECE - 5, MediaPiece(n_pos=2 * PIECE + 50, key="x")
+    tokens = [120] * start + placeholders(piece.key, piece.n_pos) + list(LONG.encode())
+    task = replace(copier.rig.task(""), prompt=tokens, media={start: piece})
+    copier.rig.engine.submit(Submit(task))
+    copier.finish(task.key.id)
+    copier.rig.engine.cache.copies.begin(math.inf)
+    copier.rig.engine.cache.evict()
+    copier.rig.engine.submit(Submit(replace(task, key=TaskKey(100))))
+    copier.now_s = copier.n_put = 0
+    copier.copied.clear()
+    copier.rig.turn()
+    assert copier.copied == [PIECE] * 4, "three would end in the image, and have time for no other"
+    copier.finish(100)
+    assert copier.rig.done(100).n_cached == len(tokens) - 1
