@@ -239,8 +239,12 @@ class PrefixCache:
         """Find a copy in the host's memory of at least `n_min` tokens of a slot's prompt."""
         if len(slot.tokens) >= n_max:
             return None
-        hit = self._host.find(slot.namespace, slot.active.reading, n_max)
-        return hit if hit is not None and hit.n >= n_min else None
+        run = slot.active
+        hit = self._host.find(slot.namespace, run.reading, n_max)
+        if hit is None:
+            return None
+        n = whole_pieces(run.task.media, hit.n)  # a copy may end in an image
+        return hit._replace(n=n) if n >= n_min else None
 
     def restore(self, slot: Slot, hit: HostCacheHit) -> bool:
         """Copy more of a slot's prompt back; return whether that goes on in the next step.

@@ -12,7 +12,7 @@ from worker.engine.media import MediaPiece, placeholders
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.sequence_state import State
 from worker.engine.slot import SlotState
-from worker.engine.task import Submit
+from worker.engine.task import EngineTask, Submit
 
 TOKEN_S = 0.0005
 """What copying a token takes here."""
@@ -199,19 +199,31 @@ def test_of_a_text_that_must_go_at_once_a_beginning_is_copied() -> None:
     assert copier.rig.text(again) == alone(LONG)
 
 
-def test_an_image_does_not_come_back_in_part() -> None:
+def seen(*, left_s: float) -> tuple[Copier, EngineTask]:
+    """Let a text with an image leave the context, and submit it again."""
     copier = Copier(Rig(n_slots=1, n_ctx=8192, n_batch=1024, host_bytes=1_000_000))
     start, piece = PIECE - 5, MediaPiece(n_pos=2 * PIECE + 50, key="x")
     tokens = [120] * start + placeholders(piece.key, piece.n_pos) + list(LONG.encode())
     task = replace(copier.rig.task(""), prompt=tokens, media={start: piece})
     copier.rig.engine.submit(Submit(task))
     copier.finish(task.key.id)
-    copier.rig.engine.cache.copies.begin(math.inf)
+    copier.rig.engine.cache.copies.begin(left_s)
     copier.rig.engine.cache.evict()
-    copier.rig.engine.submit(Submit(replace(task, key=TaskKey(100))))
-    copier.now_s = copier.n_put = 0
+    again = replace(task, key=TaskKey(100))
+    copier.rig.engine.submit(Submit(again))
     copier.copied.clear()
+    return copier, again
+
+
+def test_an_image_does_not_come_back_in_part() -> None:
+    copier, task = seen(left_s=math.inf)
     copier.rig.turn()
     assert copier.copied == [PIECE] * 4, "three would end in the image, and have time for no other"
     copier.finish(100)
-    assert copier.rig.done(100).n_cached == len(tokens) - 1
+    assert copier.rig.done(100).n_cached == len(task.prompt) - 1
+
+
+def test_the_beginning_of_an_image_is_of_no_use() -> None:
+    copier, task = seen(left_s=2 * PIECE * TOKEN_S)
+    copier.finish(100)
+    assert copier.rig.done(100).n_cached == min(task.media)
