@@ -1,5 +1,6 @@
 """Parts of a sequence of the real llama.cpp, copied and put piece by piece."""
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from protocol.config.config import WorkerConfig
 from tests.cores import threads
 from tests.models.shallow import shallow_path
+from tests.worker.conftest import serving
+from tests.worker.served import Served, is_plausible
 from worker.engine.backend import BatchRow
 from worker.llama.backend import LlamaBackend
 
@@ -63,3 +66,20 @@ def test_a_part_that_finds_no_cells_changes_nothing(backend: LlamaBackend) -> No
     assert not backend.states.put_part(1, part, 0, 600)
     backend.decode([BatchRow(1, 0, [9] * 400, False)])
     backend.clear()
+
+
+def test_a_prompt_that_comes_back_piece_by_piece_goes_on_as_if_it_was_read(
+    single: Served,
+) -> None:
+    story = "Once upon a time there was a very old house at the end of the street, " * 6
+    with serving(2, kv_unified=True) as two:
+        cache, ticks = two.engine.cache, itertools.count()
+        cache._host._n_bytes_max, cache._host.n_piece = -1, 32
+        cache.copies.clock = lambda: next(ticks)  # one piece a step
+        two.ask(story, id_slot=0, n_predict=4)
+        two.ask("Another story begins", id_slot=1, n_predict=12, ignore_eos=True)
+        assert cache.n_host_bytes and cache.n_cells < 50
+        answer = two.ask(story + "and in it lived")
+    assert two.engine.counters.n_restored > 90
+    assert answer.done.n_cached >= len(single.tokenize(story)) - 1
+    is_plausible(single, story + "and in it lived", answer)
