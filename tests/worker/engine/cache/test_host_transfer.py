@@ -8,6 +8,7 @@ import pytest
 from protocol.wire.messages import TaskKey
 from tests.worker.engines import Rig
 from worker.engine.cache.host_cache import PIECE
+from worker.engine.fake.states import FakeStates
 from worker.engine.media import MediaPiece, placeholders
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.sequence_state import State
@@ -227,3 +228,20 @@ def test_the_beginning_of_an_image_is_of_no_use() -> None:
     copier, task = seen(left_s=2 * PIECE * TOKEN_S)
     copier.finish(100)
     assert copier.rig.done(100).n_cached == min(task.media)
+
+
+def test_what_cannot_be_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeStates, "can_cut", False)
+    rig = Rig(n_slots=1, n_ctx=8192, n_batch=512, host_bytes=1_000_000)
+    first = rig.submit(LONG)
+    rig.finish()
+    answer = rig.text(first)
+    rig.engine.cache.evict()
+    other = rig.submit(LONG + "no")
+    rig.finish()
+    rig.engine.cache.evict()
+    following = rig.submit(LONG + answer + "And then?")
+    rig.finish()
+    assert rig.done(other).n_cached == 0
+    assert rig.done(following).n_cached == len(LONG + answer)
+    assert rig.text(following) == alone(LONG + answer + "And then?")
