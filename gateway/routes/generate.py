@@ -162,7 +162,7 @@ class GenerationEndpoint:
             response = await in_thread(
                 is_long, lambda: json_response(plan.reply.result(outcomes), 200, headers)
             )
-            del outcomes  # the client may read for long
+            outcomes = []  # the client may read for long
             await response(scope, receive, send)
 
     async def _stream(
