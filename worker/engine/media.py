@@ -64,6 +64,11 @@ def whole_pieces(media: Media, n: int) -> int:
     return n
 
 
+def are_whole(media: Media, n: int) -> bool:
+    """Return whether no image ends after the first `n` tokens that begins among them."""
+    return whole_pieces(media, n) == n
+
+
 def text_until(media: Media, start: int, n: int) -> int:
     """Return how many of `n` tokens come before the next piece; 0 if a piece begins at `start`."""
     ahead = [place for place in media if place >= start]

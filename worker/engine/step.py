@@ -129,7 +129,9 @@ class Step:
         decoding = [slot for slot in self._slots if slot.state is SlotState.DECODE]
         n_decoding = sum(not slot.is_paused for slot in decoding)
         self._budget.copying_s = 0.0
-        self._cache.copies.begin(self._budget.spare_s(n_decoding))
+        # Within the memory of a CPU copying is always faster than reading.
+        read_s = self._budget.token_s if self._backend.is_gpu else 0.0
+        self._cache.copies.begin(self._budget.spare_s(n_decoding), read_s)
 
     def _shift_full_contexts(self) -> None:
         for slot in self._room.make():

@@ -16,7 +16,7 @@ from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.host_transfer import CopyTime, HostTransfer
 from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
-from worker.engine.media import Media, whole_pieces
+from worker.engine.media import are_whole, whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
@@ -25,6 +25,9 @@ MIN_SHARED = 16
 """Minimum number of tokens to share. Source: fewer are read in the time that sharing takes."""
 MIN_KEPT = 32
 """Minimum number of unshared tokens of an idle sequence that becomes a branch: branches are few."""
+MOST_CELLS = 0.75
+"""Share of a GPU's cells above which idle sequences move to the host's memory. Source: with what
+is left, a long prompt finds cells while they move."""
 MAX_SEQUENCES = 256
 """llama.cpp's own bound (LLAMA_MAX_SEQ)."""
 
@@ -255,7 +258,7 @@ class PrefixCache:
         if self._host.is_whole:
             self._cut_prompt(slot, 0)
         start = at = len(slot.tokens)
-        while is_there and at < hit.n and not (self.copies.is_over and _is_whole(media, at)):
+        while is_there and at < hit.n and not (self.copies.is_over and are_whole(media, at)):
             end = self._transfer.put(slot.id, hit, at)
             if end > 0:
                 slot.tokens += slot.active.reading[at:end]
@@ -290,8 +293,8 @@ class PrefixCache:
     def begin_moving(self) -> None:
         """Let idle sequences move to the host's memory, except a few cells that only they hold.
 
-        Each row of a batch reads all cells in use, of any sequence: llama.cpp's pull request 20993
-        measured 20 to 25 % on GPUs. llama-server does the same (`--cache-idle-slots`).
+        Each row of a batch reads all cells in use, of any sequence. On a GPU that costs less than
+        to move them, so there they stay until most cells are in use.
         """
         self._is_moving = self.is_on
 
@@ -301,7 +304,8 @@ class PrefixCache:
         While prompts are read, of which `n_unread` tokens are left, that is one piece a step,
         unless they need the cells.
         """
-        if not self._is_moving:
+        n_most = MOST_CELLS * self.counters.n_kv if self._backend.is_gpu else 0
+        if not self._is_moving or self.counters.n_kv_used <= n_most:
             return
         if 0 < n_unread <= self.counters.n_kv - self.n_cells:
             self.copies.left_s = 0.0
@@ -391,8 +395,3 @@ class PrefixCache:
         namespace = self._namespaces.pop(seq)
         if not len(self._trees[namespace]):
             del self._trees[namespace]
-
-
-def _is_whole(media: Media, n: int) -> bool:
-    """Return whether no image ends after the first `n` tokens that begins among them."""
-    return whole_pieces(media, n) == n

@@ -10,9 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
+from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache
 from worker.engine.sequence_state import HostCacheHit, SequenceState, State
 from worker.engine.slot import BlockChain, CacheNamespace
+
+PAUSE_S = 60.0
+"""Seconds without copies after a piece that took longer than to read its tokens again. Source: to
+try it once a minute takes less than 1 % of the time.
+
+llama.cpp copies each run of neighbouring cells of each layer by a call of its own, and where slots
+generate at the same time each token is such a run. On an H200, 128 tokens of 40 layers took 95 ms
+then, 6 ms if they lay side by side, and 14 ms to read.
+"""
 
 
 @dataclass(slots=True)
@@ -23,25 +32,32 @@ class CopyTime:
     left_s: float = 0.0
     """What the step has for copies in all."""
     spent_s: float = 0.0
-    last_s: float = 0.0
-    """What the last piece took, in any step."""
+    piece_s: float = 0.0
+    """What a whole piece takes, by the last one that was copied, in any step."""
+    read_s: float = 0.0
+    """What reading a token takes, where that may be faster than to copy it; 0: it is not."""
 
-    def begin(self, left_s: float) -> None:
+    is_slow: bool = False
+    """Whether the last piece took longer than to read its tokens."""
+
+    def begin(self, left_s: float, read_s: float = 0.0) -> None:
         """Begin a step."""
-        self.left_s, self.spent_s = left_s, 0.0
+        self.left_s, self.spent_s, self.read_s = left_s, 0.0, read_s
 
     @property
     def is_over(self) -> bool:
         """Whether the step has no time for another piece; the first is always copied."""
-        return self.spent_s > 0.0 and self.spent_s + self.last_s > self.left_s
+        return self.spent_s > 0.0 and self.spent_s + self.piece_s > self.left_s
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure the copying of a piece."""
+    def measured(self, n_tokens: int) -> Iterator[None]:
+        """Measure the copying of a piece of so many tokens."""
         start = self.clock()
         yield
-        self.last_s = self.clock() - start
-        self.spent_s += self.last_s
+        took_s = self.clock() - start
+        self.piece_s = took_s * max(1.0, PIECE / n_tokens)
+        self.spent_s += took_s
+        self.is_slow = n_tokens >= MIN_TOKENS and 0.0 < n_tokens * self.read_s < took_s
 
 
 class Copied(Protocol):
@@ -76,10 +92,12 @@ class HostTransfer:
         self._unfinished: _UnfinishedCopy | None = None
         self._token_bytes = 0.0
         """Bytes of a token in the last copy."""
+        self._paused_until = 0.0
 
     def can_hold(self, n_tokens: int) -> bool:
         """Return whether a copy of so many tokens is worth it and fits, as far as is known."""
-        return n_tokens >= MIN_TOKENS and self._host.can_hold(n_tokens * self._token_bytes)
+        is_worth_it = n_tokens >= MIN_TOKENS and self._copies.clock() >= self._paused_until
+        return is_worth_it and self._host.can_hold(n_tokens * self._token_bytes)
 
     def save(self, old: Copied, *, is_last: bool) -> bool:
         """Copy more of a sequence; return whether all of it is in the host's memory now.
@@ -107,7 +125,7 @@ class HostTransfer:
         """Append the tokens from `start` to the end of its piece; return that end, or -1."""
         number = start // self._host.n_piece
         end = min((number + 1) * self._host.n_piece, hit.n)
-        with self._copies.measured():
+        with self._copies.measured(end - start):
             is_there = (
                 self._states.put(seq, hit.pieces[0], end)
                 if self._host.is_whole
@@ -126,8 +144,10 @@ class HostTransfer:
         n = min(len(copy.pieces) * n_piece, n_all)
         while n < n_all and not self._copies.is_over and self.can_hold(n_all):
             start, n = n, min(n + n_piece, n_all)
-            with self._copies.measured():
+            with self._copies.measured(n - start):
                 copy.pieces.append(self._copy(seq, start, n))
+            if self._copies.is_slow:
+                self._paused_until = self._copies.clock() + PAUSE_S
             self._token_bytes = sum(map(len, copy.pieces)) / n
         return n
 

@@ -8,6 +8,7 @@ import pytest
 from protocol.wire.messages import TaskKey
 from tests.worker.engines import Rig
 from worker.engine.cache.host_cache import PIECE
+from worker.engine.cache.host_transfer import PAUSE_S
 from worker.engine.fake.states import FakeStates
 from worker.engine.media import MediaPiece, placeholders
 from worker.engine.scheduling.budget import StepBudget
@@ -245,3 +246,44 @@ def test_what_cannot_be_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rig.done(other).n_cached == 0
     assert rig.done(following).n_cached == len(LONG + answer)
     assert rig.text(following) == alone(LONG + answer + "And then?")
+
+
+def on_gpu(monkeypatch: pytest.MonkeyPatch, n_cells: int, token_s: float) -> Copier:
+    """Return an engine that reads a token in `token_s`."""
+    copier = Copier(Rig(n_slots=3, n_cells=n_cells, n_batch=512, host_bytes=1_000_000))
+    monkeypatch.setattr(copier.rig.backend, "is_gpu", True)
+    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
+    copier.rig.engine._step._budget.token_s = token_s
+    return copier
+
+
+def test_on_a_gpu_idle_texts_stay_until_most_cells_are_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copier = on_gpu(monkeypatch, 8192, 2 * TOKEN_S)
+    cache = copier.rig.engine.cache
+    copier.ask(LONG)
+    copier.ask(OTHER)
+    assert cache.n_host_bytes == 0
+    n_idle = cache.n_cells
+    assert n_idle > len(LONG) + len(OTHER)
+    copier.rig.submit("A stream", n_predict=6200 - n_idle)
+    while not cache.n_host_bytes:
+        assert cache.n_cells < 6200
+        copier.turn()
+    assert cache.n_cells > len(OTHER), "no more than one had to move"
+
+
+def test_after_a_piece_that_takes_longer_than_reading_nothing_is_copied_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copier = on_gpu(monkeypatch, 3200, TOKEN_S / 2)
+    cache = copier.rig.engine.cache
+    copier.ask(LONG)
+    copier.rig.submit("A stream", n_predict=100)
+    assert sum(copier.turn() for _ in range(50)) == PIECE
+    assert cache.n_cells > len(LONG), "it stays in the context"
+    copier.now_s += PAUSE_S
+    copier.rig.engine._step._budget.token_s = 2 * TOKEN_S
+    copier.rig.submit("Another", n_predict=40)
+    assert sum(copier.turn() for _ in range(40)) > PIECE
