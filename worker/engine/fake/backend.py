@@ -130,7 +130,11 @@ class FakeBackend:
         self.prefill_token_s = 0.0
         self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
         self.states = FakeStates(
-            self._cells, lambda: self.n_cells - self.n_used, config.model, config.mmproj
+            self._cells,
+            lambda: self.n_cells - self.n_used,
+            self._note_mark,
+            config.model,
+            config.mmproj,
         )
         self.vocabulary = _vocabulary()
         has_embeddings = config.embeddings or config.reranking

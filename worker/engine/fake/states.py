@@ -40,14 +40,16 @@ class FakeStates:
         self,
         cells: dict[int, list[int]],
         n_free: Callable[[], int],
+        note: Callable[[int], object],
         model: str,
         projector: str = "",
     ) -> None:
-        """`n_free` counts the cells that nothing uses."""
+        """`n_free` counts the cells that nothing uses; `note` is told which sequence has grown."""
         self.facts: Mapping[str, str] = {"model": model}
         self.projector = projector
         self._cells = cells
         self._n_free = n_free
+        self._note = note
 
     def copy(self, seq: int) -> State:
         """Return the tokens of a sequence."""
@@ -78,4 +80,5 @@ class FakeStates:
         if self._n_free() < len(tokens):
             return False
         cells += map(Cell, tokens[start - first : end - first])
+        self._note(seq)
         return True
