@@ -149,7 +149,7 @@ def _tracing() -> "Tracing":
 
 def _model_manager(config: GatewayConfig, pool: Pool) -> ModelManager | None:
     """Make the manager of models that are loaded on demand, if any are; raises `ConfigError`."""
-    if not (config.models_dir or config.models_preset):
+    if not (config.models_on_demand or config.models_dir or config.models_preset):
         return None
     if not config.control:
         raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")

@@ -276,6 +276,7 @@ _KEPT_UNTIL_RESTART = (
     "models_dir",
     "models_preset",
     "models_cache",
+    "models_on_demand",
 )
 """Keys of the gateway that only a restart of the whole pool changes."""
 

@@ -178,6 +178,11 @@ class GatewayConfig:
         "With models_dir or models_preset, list the models of the Hugging Face cache, too, as "
         "llama-server does.",
     )
+    models_on_demand: bool = param(
+        False,
+        "Load models when a request names them also without models_dir and models_preset, unless a "
+        "model is given; --models-max and --models-autoload turn it on.",
+    )
     models_max: int = param(4, "Largest number of such models loaded at once; 0: no limit.", low=-1)
     models_autoload: bool = param(
         True, "Load a model when a request names it; if off, only POST /models/load does."

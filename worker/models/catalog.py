@@ -196,7 +196,7 @@ def open_catalog(
         logger.warning(
             "no models found",
             extra={
-                "file": pool.gateway.models_dir or pool.gateway.models_preset,
+                "file": pool.gateway.models_dir or pool.gateway.models_preset or "the cache",
                 "hint": "add one and ask for GET /models?reload=1",
             },
         )

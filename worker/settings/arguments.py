@@ -244,11 +244,17 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
         settings |= {field: (setting, origin) for field, setting in option.settings(value).items()}
     unused = [*options.unused_in(os.environ), *_unused(values)]
     not_used = [*options.not_used_in(os.environ, settings, sections), *_said()]
-    return ExplicitSettings(settings, unused, [*not_used, *_without_catalog(settings)])
+    not_used += _without_catalog(settings)
+    origin = next((settings[field][1] for field in _OF_A_CATALOG if field in settings), "")
+    if origin and "worker" in sections:
+        settings["gateway.models_on_demand"] = (True, origin)
+    return ExplicitSettings(settings, unused, not_used)
 
 
 _MODEL = ("worker.model", "worker.model_url", "worker.hf_repo")
 _CATALOG = ("gateway.models_dir", "gateway.models_preset")
+_OF_A_CATALOG = ("gateway.models_max", "gateway.models_autoload")
+"""Who gives one of these and no model means llama-server's router."""
 
 
 def _without_catalog(settings: dict[str, tuple[Any, str]]) -> list[str]:

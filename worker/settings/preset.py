@@ -23,6 +23,7 @@ _DROPPED = frozenset(
     for name in (
         *("host", "port", "ssl_key_file", "ssl_cert_file", "api_key", "api_key_file"),
         *("models_dir", "models_preset", "models_max", "models_autoload", "models_cache"),
+        "models_on_demand",
     )
 )
 _GUARDS = frozenset(

@@ -130,7 +130,10 @@ def _placed(worker: WorkerConfig, where: Placement) -> WorkerConfig:
 
 def chooses_models(config: PoolConfig) -> bool:
     """Return whether models are loaded on demand: llama-server's router mode."""
-    return bool(config.gateway.models_dir or config.gateway.models_preset)
+    if config.gateway.models_dir or config.gateway.models_preset:
+        return True
+    names = (getattr(worker, name) for worker in config.worker for name in _OF_A_MODEL)
+    return config.gateway.models_on_demand and not any(names)
 
 
 _OF_A_MODEL = ("name", "model", "alias", "model_url", "hf_repo", "hf_file", "mmproj")
@@ -146,12 +149,12 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
     for worker in config.worker:
         for name in filter(lambda name: getattr(worker, name), _OF_A_MODEL):
             raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
-    gateway = _placed_gateway(config.gateway, bind, runtime_dir)
+    gateway = _placed_gateway(config.gateway, bind, runtime_dir, chooses=True)
     return replace(config, gateway=gateway, runtime_dir=runtime_dir)
 
 
 def _placed_gateway(
-    gateway: GatewayConfig, bind: tuple[str, ...], runtime_dir: str
+    gateway: GatewayConfig, bind: tuple[str, ...], runtime_dir: str, *, chooses: bool = False
 ) -> GatewayConfig:
     """Return the gateway with its endpoints, and its sockets in the runtime directory."""
     return replace(
@@ -159,6 +162,7 @@ def _placed_gateway(
         bind=bind,
         control=f"{runtime_dir}/{CONTROL_SOCKET}",
         siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
+        models_on_demand=chooses,
         admin_socket=gateway.admin_socket or f"{runtime_dir}/{ADMIN_SOCKET}",
     )
 

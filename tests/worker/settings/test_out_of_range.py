@@ -68,7 +68,7 @@ def test_a_value_beyond_the_limits_has_llama_servers_effect(
 ) -> None:
     for flag in flags.split():
         found = given(flag, text)
-        assert list(found.changes.values()) == [value], flag
+        assert next(iter(found.changes.values())) == value, flag
         assert not found.not_used, flag
 
 
@@ -160,6 +160,12 @@ def test_a_model_takes_precedence_over_models_on_demand(
     assert given(flag, "models").changes
     monkeypatch.setenv("LLAMA_ARG_MODELS_DIR", "models")
     assert list(given(model, "x").changes.values()) == ["x"]
+
+
+@pytest.mark.parametrize("flags", [("--models-max", "2"), ("--no-models-autoload",)])
+def test_an_option_of_the_router_alone_means_the_router(flags: tuple[str, ...]) -> None:
+    assert given(*flags).changes["gateway.models_on_demand"] is True
+    assert "gateway.models_on_demand" not in given("--port", "1").changes
 
 
 def test_every_field_of_the_table_is_an_options() -> None:

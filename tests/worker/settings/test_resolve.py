@@ -15,7 +15,7 @@ from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig, dump
 from protocol.errors import ConfigError
 from protocol.wire.sampling import SamplingParams
 from tests.worker.hosts import flat
-from worker.settings.resolve import anchored, find_model, pick, resolve
+from worker.settings.resolve import anchored, chooses_models, find_model, pick, resolve
 from worker.supervisor.children.launch import Launch, launches
 from worker.supervisor.children.managed_child import ManagedChild
 from worker.supervisor.runtime_directory import runtime_directory
@@ -330,6 +330,14 @@ def test_paths_of_every_kind_are_relative_to_the_file(tmp_path: Path) -> None:
     assert moved.gateway.static_path == str(tmp_path / "www")
     assert moved.worker[0].lora == (str(tmp_path / "a.gguf"), f"{tmp_path}/b.gguf:0.5")
     assert moved.log.file == ""
+
+
+def test_a_model_takes_precedence_over_those_of_the_cache() -> None:
+    gateway = GatewayConfig(models_on_demand=True)
+    assert chooses_models(PoolConfig(gateway=gateway, worker=(fake(),)))
+    assert chooses_models(PoolConfig(gateway=gateway))
+    assert not chooses_models(PoolConfig(gateway=gateway, worker=(fake(model="x.gguf"),)))
+    assert not chooses_models(PoolConfig(worker=(fake(),)))
 
 
 @pytest.mark.parametrize("source", ["models_dir", "models_preset"])
