@@ -173,9 +173,11 @@ class ChoiceWriter:
             match message:
                 case Delta():
                     self._part = _last_part(message) or self._part
-                    await events.write(
-                        await in_thread(_is_long(message), reply.delta, index, message)
-                    )
+                    if _is_long(message):
+                        frames = await in_thread(True, reply.delta, index, message)
+                    else:
+                        frames = reply.delta(index, message)
+                    await events.write(frames)
                     if reply.is_read_by_chunk and self._stream.has_mail:
                         await asyncio.sleep(_APART_S)
                 case Started():

@@ -98,7 +98,7 @@ class Step:
         if is_reading:  # most steps only decode: no task is preempted or awaits a prefix
             self._preemption.resume()
             self._sharing.provide(self._slots)
-        self._cache.move_idle(sum(slot.n_prompt_left for slot in self._slots))
+        self._cache.move_idle()
         self._budget.copying_s = self._cache.copies.spent_s
         self._shift_full_contexts()
         able = self._choose_adapters()

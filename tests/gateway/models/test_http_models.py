@@ -344,9 +344,12 @@ async def test_fixed_models_cannot_be_ordered(tmp_path: Path) -> None:
             assert "Start it with `--models-dir`" in said(answer)
 
 
-def test_a_gateway_alone_cannot_load_models() -> None:
+@pytest.mark.parametrize(
+    "config", [GatewayConfig(models_dir="x"), GatewayConfig(models_on_demand=True)]
+)
+def test_a_gateway_alone_cannot_load_models(config: GatewayConfig) -> None:
     with pytest.raises(ConfigError, match="only `llamapool serve`"):
-        parts_of(GatewayConfig(models_dir="x"), Metrics())
+        parts_of(config, Metrics())
 
 
 @pytest.mark.slow

@@ -333,11 +333,10 @@ def test_paths_of_every_kind_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 def test_a_model_takes_precedence_over_those_of_the_cache() -> None:
-    gateway = GatewayConfig(models_on_demand=True)
-    assert chooses_models(PoolConfig(gateway=gateway, worker=(fake(),)))
-    assert chooses_models(PoolConfig(gateway=gateway))
-    assert not chooses_models(PoolConfig(gateway=gateway, worker=(fake(model="x.gguf"),)))
-    assert not chooses_models(PoolConfig(worker=(fake(),)))
+    for workers in ((), (fake(),), (fake(model="x.gguf"),), (fake(alias="x"),)):
+        config = PoolConfig(gateway=GatewayConfig(models_on_demand=True), worker=workers)
+        assert chooses_models(config) is (workers in ((), (fake(),)))
+    assert not resolve(config, runtime_dir="/run/x", host=flat(4)).gateway.models_on_demand
 
 
 @pytest.mark.parametrize("source", ["models_dir", "models_preset"])
@@ -345,6 +344,7 @@ def test_models_on_demand_leave_only_a_gateway_to_settle(source: str) -> None:
     config = PoolConfig(gateway=GatewayConfig(**{source: "/models"}), worker=(fake(n_ctx=7),))  # type: ignore[arg-type]  # a test's choice
     settled = resolve(config, runtime_dir="/run/x", host=flat(4))
     assert settled.gateway.control == "/run/x/control.sock"
+    assert settled.gateway.models_on_demand
     assert settled.worker == (fake(n_ctx=7),)
     assert resolve(settled, runtime_dir="/run/x", host=flat(4)) == settled
 

@@ -36,7 +36,6 @@ class CopyTime:
     """What a whole piece takes, by the last one that was copied, in any step."""
     read_s: float = 0.0
     """What reading a token takes, where that may be faster than to copy it; 0: it is not."""
-
     is_slow: bool = False
     """Whether the last piece took longer than to read its tokens."""
 
@@ -93,6 +92,7 @@ class HostTransfer:
         self._token_bytes = 0.0
         """Bytes of a token in the last copy."""
         self._paused_until = 0.0
+        """Time before which nothing is copied, because the last piece was slow."""
 
     def can_hold(self, n_tokens: int) -> bool:
         """Return whether a copy of so many tokens is worth it and fits, as far as is known."""
