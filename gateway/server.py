@@ -25,7 +25,7 @@ from gateway.metrics.metrics import Metrics
 from gateway.parts import GatewayParts, parts_of
 from gateway.pool.workers.slot_map import ExpectedWorker
 from gateway.siblings.host_metrics import HostMetrics
-from gateway.state_reports import notify_watchdog, report
+from gateway.state_reports import notify_watchdog, report, send_late
 from gateway.succession import (
     KEEP_ALIVE_S,
     Signals,
@@ -66,6 +66,7 @@ def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWo
             return runner.run(_run(listeners, notifier, expected))
     finally:
         listeners.close()
+        notifier.close()
 
 
 def _listeners(config: GatewayConfig) -> Listeners:
@@ -95,6 +96,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     duties = [asyncio.create_task(notify_watchdog(notifier))]
+    duties.append(asyncio.create_task(send_late(notifier)))
     duties.append(asyncio.create_task(collect_garbage(lambda: not streams.by_id)))
     try:
         if not await _begin(parts, signals, notifier):

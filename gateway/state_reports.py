@@ -13,6 +13,13 @@ REPORT_S = 1.0
 """Time between two looks at the pool; only what has changed is sent."""
 
 
+async def send_late(notifier: Notifier) -> None:
+    """Send the reports for which the receiver's socket had no room; return at once without one."""
+    while notifier.is_heard:
+        await asyncio.sleep(REPORT_S)
+        notifier.flush()
+
+
 async def notify_watchdog(notifier: Notifier) -> None:
     """Send heartbeats while the loop runs; return at once if no watchdog is configured."""
     if notifier.watchdog_interval_s is None:

@@ -114,6 +114,7 @@ class WorkerProcess:
         """Close every socket, also after an error."""
         self._zmq.destroy(linger=0)
         self._outbound_queue.close()
+        self._notifier.close()
 
     def turn(self) -> int | None:
         """Do one turn of the main loop; return the exit code if it was the last."""
@@ -321,7 +322,9 @@ def run(config: WorkerConfig, *, is_held: bool = False) -> int:
         bind(config.cpus)
         return WorkerProcess(config, is_held=is_held).run()
     except ConfigError as error:
-        refuse(error, Notifier.from_environ())
+        notifier = Notifier.from_environ()
+        refuse(error, notifier)
+        notifier.close()
         return EXIT_CONFIG
 
 

@@ -45,7 +45,11 @@ class Watchdog:
             _leave()
 
     def feed(self, state: Callable[[], str]) -> None:
-        """Report to the supervisor's watchdog twice in its interval, with the state as text."""
+        """Report to the supervisor's watchdog twice in its interval, with the state as text.
+
+        Sends earlier reports too that its socket had no room for.
+        """
+        self._notifier.flush()
         interval_s = self._notifier.watchdog_interval_s
         now = time.monotonic()
         if interval_s is not None and now >= self._next_report:

@@ -48,7 +48,9 @@ def worker(
         log_warnings(overrides)
     except ConfigError as error:
         # A supervisor logs the reason itself; without one it goes to standard error.
-        Notifier.from_environ().send(X_REASON=error, STATUS=error)
+        notifier = Notifier.from_environ()
+        notifier.send(X_REASON=error, STATUS=error)
+        notifier.close()
         if logs.LOG_FD_VARIABLE in os.environ:
             raise SystemExit(EXIT_CONFIG) from None
         raise ConfigRefused(str(error)) from None

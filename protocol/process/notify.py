@@ -3,12 +3,15 @@
 systemd and our supervisor both listen on a datagram socket that `NOTIFY_SOCKET` names. Where nobody
 listens, in a container, `LLAMAPOOL_STATE_FILE` names a file for probes: it holds `starting`,
 `ready` or `stopping`, and is touched with each sign of progress. Without either calls do nothing.
-Calls never block and never raise: reports that cannot be sent are dropped.
+Calls never block and never raise. A listener's socket holds ten datagrams on most systems
+(`net.unix.max_dgram_qlen`): what finds it full is kept, the newest of each kind, and sent by the
+next call or by `flush`.
 """
 
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +19,9 @@ from typing import Self
 
 STATE_VARIABLE = "LLAMAPOOL_STATE_FILE"
 """Environment variable that names the file for probes; it belongs to one process."""
+
+_CLOSE_S = 0.5
+"""Longest wait of a process that ends for a listener that reads nothing."""
 
 
 class Notifier:
@@ -32,6 +38,9 @@ class Notifier:
         self._address = address
         self._state_file = state
         self._state = "starting"
+        self._lock = threading.Lock()
+        self._unsent: dict[tuple[str, ...], bytes] = {}
+        """Datagrams that the listener had no room for, by the names of their fields, in order."""
         self.watchdog_interval_s = None if watchdog_s is None else watchdog_s / 2
         """Interval of `watchdog`: half of the listener's limit; None without one."""
 
@@ -53,6 +62,11 @@ class Notifier:
         return cls(sock, address, _watchdog_s(env))
 
     @property
+    def has_unsent(self) -> bool:
+        """Whether `flush` has something to do."""
+        return bool(self._unsent)
+
+    @property
     def is_heard(self) -> bool:
         """Whether there is a listener."""
         return self._socket is not None
@@ -64,8 +78,23 @@ class Notifier:
         if self._socket is None:
             return
         lines = [f"{name}={' '.join(str(value).splitlines())}" for name, value in fields.items()]
-        with contextlib.suppress(OSError):
-            self._socket.sendto("\n".join(lines).encode(), self._address)
+        with self._lock:
+            self._unsent.pop(tuple(fields), None)
+            self._unsent[tuple(fields)] = "\n".join(lines).encode()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what the listener had no room for, as far as it has room now."""
+        with self._lock:
+            while self._unsent and self._socket is not None:
+                names = next(iter(self._unsent))
+                try:
+                    self._socket.sendto(self._unsent[names], self._address)
+                except (BlockingIOError, TimeoutError):
+                    return
+                except OSError:
+                    pass  # nobody listens
+                del self._unsent[names]
 
     def _note(self, fields: Mapping[str, object]) -> None:
         """Keep the file for probes true."""
@@ -111,8 +140,13 @@ class Notifier:
         self.send(STOPPING=1, STATUS="draining")
 
     def close(self) -> None:
-        """Close the socket; later reports are dropped."""
+        """Close the socket; later reports are dropped.
+
+        If the listener's socket is full, this waits up to `_CLOSE_S` for room.
+        """
         if self._socket is not None:
+            self._socket.settimeout(_CLOSE_S)
+            self.flush()
             self._socket.close()
             self._socket = None
 

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,4 +112,49 @@ def test_who_listens_gets_the_reports_and_no_file_is_written(
     notifier.ready()
     assert listener.recv(4096) == b"READY=1\nSTATUS=ready"
     assert not (tmp_path / "x").exists()
+    notifier.close()
+
+
+def _fill(notifier: Notifier) -> int:
+    """Send reports, each of a kind of its own, until the listener has no room; return how many."""
+    sent = 0
+    while not notifier.has_unsent:
+        notifier.send(**{f"X_{sent}": sent})
+        sent += 1
+    return sent
+
+
+def test_what_finds_the_listener_full_is_sent_later_the_newest_of_each_kind(
+    listener: socket.socket, notifier: Notifier
+) -> None:
+    sent = _fill(notifier)
+    for step in range(100):
+        notifier.progress(step / 100)
+    notifier.ready()
+    assert [listener.recv(4096) for _ in range(sent - 1)] == [
+        b"X_%d=%d" % (n, n) for n in range(sent - 1)
+    ]
+    notifier.flush()
+    assert not notifier.has_unsent
+    late = [listener.recv(4096) for _ in range(3)]
+    assert late == [
+        b"X_%d=%d" % (sent - 1, sent - 1),
+        b"X_PROGRESS=0.990",
+        b"READY=1\nSTATUS=ready",
+    ]
+
+
+def test_a_process_that_ends_waits_for_room_for_its_last_report(
+    listener: socket.socket, notifier: Notifier
+) -> None:
+    sent = _fill(notifier)
+    notifier.send(X_REASON="broken")
+    with ThreadPoolExecutor(1) as reader:
+        read = reader.submit(lambda: [listener.recv(4096) for _ in range(sent + 1)])
+        notifier.close()
+        assert read.result()[-1] == b"X_REASON=broken"
+
+
+def test_a_process_that_ends_does_not_wait_for_who_reads_nothing(notifier: Notifier) -> None:
+    _fill(notifier)
     notifier.close()

@@ -1,7 +1,7 @@
 """Shows the state of the pool: progress bars, the state for systemd, and the start notice."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from protocol.process.notify import Notifier
@@ -12,6 +12,9 @@ from worker.supervisor.start_notice import StartNotice
 from worker.supervisor.terminal import Bar, Console
 
 logger = logging.getLogger("supervisor")
+
+_FLUSH_S = 1.0
+"""Time between two tries to send systemd what its socket had no room for."""
 
 
 class SupervisorStatus:
@@ -35,17 +38,19 @@ class SupervisorStatus:
         self._has_welcomed = False
         self._started_at = 0.0
         self._watchdog_at = 0.0
+        self._flushed_at = 0.0
         self._reported = ""
 
     def begin(self, now: float) -> None:
         """Set the time of the start."""
         self._started_at = self._watchdog_at = now
 
-    @property
-    def next_watchdog_at(self) -> float | None:
-        """When systemd must hear of progress; None if it does not listen."""
-        interval_s = self._notifier.watchdog_interval_s
-        return None if interval_s is None else self._watchdog_at + interval_s
+    def deadlines(self) -> Iterator[float]:
+        """Yield the times at which systemd must hear of progress, or is sent what it missed."""
+        if (interval_s := self._notifier.watchdog_interval_s) is not None:
+            yield self._watchdog_at + interval_s
+        if self._notifier.has_unsent:
+            yield self._flushed_at + _FLUSH_S
 
     def report_changes(self, phase: str, note: str, now: float) -> None:
         """Report what has changed; `note` is added to the state unless it is empty."""
@@ -62,13 +67,16 @@ class SupervisorStatus:
         if self._has_served and not self._has_welcomed and is_settled:
             self._has_welcomed = True
             self._welcome(now, n_ready)
-        if (watchdog_at := self.next_watchdog_at) is not None and now >= watchdog_at:
+        interval_s = self._notifier.watchdog_interval_s
+        if interval_s is not None and now >= self._watchdog_at + interval_s:
             # Stuck children were killed before, so reaching this line is progress.
             self._watchdog_at = now
             self._notifier.watchdog()
         if status != self._reported:
             self._reported = status
             self._notifier.status(status)
+        self._notifier.flush()
+        self._flushed_at = now
 
     def _requests(self) -> str:
         """Describe the requests of all gateways; empty before the first has reported."""

@@ -108,6 +108,7 @@ class Supervisor:
             children.kill(children.watches)  # none is left after a normal end
             self._close_listeners()
             self._orders.close()
+            self._notifier.close()
         logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
 
@@ -160,8 +161,7 @@ class Supervisor:
         if self._phase is SupervisorPhase.RUNNING:
             children, reload, orders = self._children, self._reload, self._orders
             times = [*children.deadlines(), *reload.deadlines(), *orders.workers.deadlines()]
-        if (watchdog_at := self._status.next_watchdog_at) is not None:
-            times.append(watchdog_at)
+        times += self._status.deadlines()
         return max(0.0, min(times) - now) if times else None
 
     def _policy_of(self, watch: ChildWatch) -> RestartPolicy:

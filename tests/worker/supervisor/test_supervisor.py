@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.process import Process, marked, python
+from tests.fakes.full_socket import fill
 
 pytestmark = pytest.mark.slow
 
@@ -286,12 +287,13 @@ def test_kill_9_of_the_supervisor_leaves_nobody(start: Start) -> None:
     assert process.survivors() == []
 
 
-def test_reports_reach_systemd(start: Start, tmp_path: Path) -> None:
+def test_reports_reach_systemd_also_after_its_socket_was_full(tmp_path: Path) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(str(tmp_path / "systemd.sock"))
         sock.settimeout(10)
+        fill(tmp_path / "systemd.sock")
         plan = json.dumps(
             {
                 "child": CHILD,
@@ -306,6 +308,7 @@ def test_reports_reach_systemd(start: Start, tmp_path: Path) -> None:
         env = {"NOTIFY_SOCKET": str(tmp_path / "systemd.sock"), "WATCHDOG_USEC": "200000"}
         process = Process(python("-c", DRIVER, plan), env)
         try:
+            process.wait_for("process ready child=w1")
             seen = ""
             while not ("READY=1" in seen and "WATCHDOG=1" in seen):
                 seen += sock.recv(4096).decode() + "\n"
