@@ -15,6 +15,8 @@ from tests.e2e.served import Served, serving
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "docs" / "using" / "samples"
+_BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+"""The first one found runs; the shell, which has no window, takes a fifth less CPU."""
 _NOT_USED = (
     *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "SpareRendererForSitePerProcess"),
     # A list replaces the one before it: the rest is what Playwright's own says.
@@ -38,9 +40,9 @@ ARGS = [
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """One browser for all tests here; it does not idle beside those of other folders."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
+    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:
-        pytest.skip("no browser: install Debian's chromium")
+        pytest.skip("no browser: install Debian's chromium-headless-shell")
     expect.set_options(timeout=15_000)
     async with async_playwright() as playwright:
         running = await playwright.chromium.launch(
