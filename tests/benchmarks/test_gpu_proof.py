@@ -130,6 +130,7 @@ def test_answers_are_compared_to_the_token() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_stage_without_its_kit_fails_and_says_so(tmp_path: Path) -> None:
     found = run(tmp_path, "install")
     assert found.returncode == 1
@@ -148,6 +149,7 @@ def test_a_python_without_packages_can_begin(tmp_path: Path) -> None:
     assert "sources.tar.xz is missing: gather first" in found.stdout, found.stderr
 
 
+@pytest.mark.slow
 def test_a_build_of_another_machine_is_unpacked_and_not_built_again(tmp_path: Path) -> None:
     kit = kit_in(tmp_path)
     with pytest.raises(Unfit, match="no build to pack: run install and build first"):

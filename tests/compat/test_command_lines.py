@@ -108,6 +108,7 @@ def test_a_command_line_is_understood(line: str) -> None:
     assert 'alias = "M"' in shown(*shlex.split(line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", FOUND)
 def test_what_others_have_written_is_understood(folder: Path, line: str) -> None:
     (folder / "models").mkdir()

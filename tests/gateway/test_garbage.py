@@ -38,6 +38,7 @@ def test_what_survives_a_full_collection_is_not_looked_at_again(
     assert len(gc.get_objects(generation=2)) < 1000
 
 
+@pytest.mark.slow
 def test_garbage_among_the_frozen_goes_when_nothing_runs(
     collection: GarbageCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,7 @@ async def test_what_cannot_be_met_is_refused_at_once_and_never_before_it_was_mea
             one.cancel()
 
 
+@pytest.mark.slow
 async def test_a_waiting_stream_is_told_its_place_and_clients_do_not_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

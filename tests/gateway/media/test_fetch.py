@@ -193,6 +193,7 @@ async def test_a_redirect_leads_nowhere_else(location: str, reason: str) -> None
         await fetched(answer.encode())
 
 
+@pytest.mark.slow
 async def test_https_needs_a_certificate_that_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

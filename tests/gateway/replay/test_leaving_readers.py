@@ -57,6 +57,7 @@ async def test_http2_clients_get_and_replay_it(gateway: Running) -> None:
         assert not client.resets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replays", [False, True])
 async def test_a_reader_that_takes_nothing_holds_nobody_up(tmp_path: Path, replays: bool) -> None:
     async with running(tmp_path, limits=PATIENCE) as gateway:

@@ -21,6 +21,7 @@ async def embedding(tmp_path: Path) -> AsyncIterator[Running]:
         yield gateway
 
 
+@pytest.mark.slow
 async def test_the_official_client_reads_floats_and_its_own_base64(embedding: Running) -> None:
     # Not strict: its base64, asked for by default, is no list of numbers until it has read it.
     async with openai.AsyncOpenAI(base_url=f"{embedding.url}/v1", api_key="none") as sdk:

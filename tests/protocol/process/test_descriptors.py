@@ -10,6 +10,7 @@ from protocol.errors import EXIT_CONFIG
 FEW = "this process may open 20 files and needs 64: raise `ulimit -n` or LimitNOFILE="
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["worker.cli serve", "worker.cli worker --connect ipc://x", "gateway --port 0"]
 )

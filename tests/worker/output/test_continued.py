@@ -63,6 +63,7 @@ def test_a_cut_anywhere_changes_nothing(expected: ExpectedParts, text: str, is_w
         assert joined([*said, *rest]) == whole, text[:n]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("expected", "text"), ALL)
 def test_what_the_client_lacks_comes_first(expected: ExpectedParts, text: str) -> None:
     """The tokens were heard, and only a part of their text was handed on."""

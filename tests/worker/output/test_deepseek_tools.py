@@ -19,6 +19,7 @@ def thinking(name: str) -> str:
     return f"{head}{{{{ '[assistant]<think>' }}}}{tail}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("end", ["", "</think>", "</think>So: "])
 def test_a_call_may_end_reasoning(name: str, end: str) -> None:

@@ -102,6 +102,7 @@ def test_it_does_not_matter_where_an_answer_is_cut(
         assert parse(expected, [text[:i], text[i:]]) == answer, text[:i]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("choice", ["auto", "required"])
 def test_the_grammar_allows_what_the_template_writes(name: str, choice: str) -> None:
@@ -114,6 +115,7 @@ def test_the_grammar_allows_what_the_template_writes(name: str, choice: str) -> 
         assert allows(prompt.grammar, text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_grammar_refuses_what_the_schema_forbids(name: str) -> None:
     grammar = read(TEMPLATES[name], tools=(ORDER, TIME), tool_choice="required").grammar
@@ -123,6 +125,7 @@ def test_the_grammar_refuses_what_the_schema_forbids(name: str) -> None:
         assert not allows(grammar, wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_one_call_is_all_where_no_more_are_wanted(name: str) -> None:
     prompt = read(

@@ -213,6 +213,7 @@ def test_there_is_a_grammar(name: str, choice: str) -> None:
     assert prompt.triggers == ((trigger,) if choice == "auto" else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_grammar_takes_what_the_schema_allows(name: str) -> None:
     grammar = read(TEMPLATES[name], USER, tools=(TOOL, TIME), tool_choice="required").grammar
@@ -229,6 +230,7 @@ def test_the_grammar_takes_what_the_schema_allows(name: str) -> None:
         say(one, written(name, *(("python", call) for call in calls), ("get_time", EMPTY)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "arguments",

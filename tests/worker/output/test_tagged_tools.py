@@ -129,6 +129,7 @@ def blocks(*keys: str) -> str:
     return f"<tool_call>\n<function=order>\n{given}</function>\n</tool_call>"
 
 
+@pytest.mark.slow
 def test_required_arguments_come_in_any_order_and_others_between_them() -> None:
     grammar = read(TEMPLATES["qwen3.5"], tools=(ORDER_TOOL,), tool_choice="required").grammar
     for keys in permutations(("amount", "size", "gift", "note")):
@@ -138,6 +139,7 @@ def test_required_arguments_come_in_any_order_and_others_between_them() -> None:
             say(matcher(grammar), blocks(*keys))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_tools", "is_free"), [(40, True), (100, False)])
 def test_many_tools_of_six_required_arguments_have_a_grammar(n_tools: int, is_free: bool) -> None:
     names = {f"tool_{i}": [f"argument_{n}_of_tool_{i}" for n in range(6)] for i in range(n_tools)}

@@ -131,6 +131,7 @@ def test_a_connection_is_greeted_and_its_orders_are_taken_once(loop: Loop) -> No
         assert loop.server.take() == []
 
 
+@pytest.mark.slow
 def test_reports_are_sent_whole_also_when_nobody_reads_for_a_while(loop: Loop) -> None:
     report = WorkerReport(model="a", worker="w", phase=Phase.GONE, why="x" * 1000)
     with loop.dial() as peer:

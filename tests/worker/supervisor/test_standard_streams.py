@@ -6,6 +6,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_a_command_whose_standard_streams_are_closed_ends_as_always(closed: str) -> None:
     command = f'exec "{sys.executable}" -m worker.cli serve --models-dir /no/such/folder {closed}'

@@ -89,6 +89,7 @@ async def test_a_body_that_only_claims_an_encoding_is_read() -> None:
         assert await read_json(scope, Parts(b"{}", b""), LIMITS) == {}
 
 
+@pytest.mark.slow
 async def test_a_body_in_pieces_of_one_byte_takes_no_more_memory_than_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

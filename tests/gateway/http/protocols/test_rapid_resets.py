@@ -45,6 +45,7 @@ def burst(client: Http2Client) -> None:
     client.flush()
 
 
+@pytest.mark.slow
 async def test_one_turn_of_the_loop_starts_one_request(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -390,6 +390,7 @@ class Poisoned(Killing):
         super().step(tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_what_kills_at_any_token_kills_two_workers_and_nobody_else_is_refused(seed: int) -> None:
     poisoned = Poisoned(seed)

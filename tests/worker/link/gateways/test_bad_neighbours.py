@@ -34,6 +34,7 @@ def test_a_gateway_that_refuses_the_worker_does_not_end_it_for_the_others(trio: 
     assert trio.link.refused == "here as well"
 
 
+@pytest.mark.slow
 def test_a_task_that_comes_again_takes_no_second_slot(
     trio: Trio, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,6 +16,7 @@ def opened(template: str, limit_s: float = 60.0) -> None:
     open_reader(config, FakeBackend(config), limit_s=limit_s)
 
 
+@pytest.mark.slow
 def test_a_template_that_loops_ends_the_start_with_its_name() -> None:
     named = "the chat template takes more than 0.2 s.*--chat-template-file"
     with pytest.raises(ConfigError, match=named):

@@ -64,6 +64,7 @@ def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
         assert n_samples(whole[:n], RATE) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "seconds"),
     [

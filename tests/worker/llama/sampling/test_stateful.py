@@ -107,6 +107,7 @@ def choose(parts: list[Any], candidates: Candidates, i: int, scale: float) -> in
     return token
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("scale", [1.0, 4.0, 15.0])
 @pytest.mark.parametrize("seed", [0, 11, 2**32 - 2])
@@ -121,6 +122,7 @@ def test_they_choose_what_llama_cpps_own_choose(name: str, scale: float, seed: i
         assert choose(mine, candidates, i, scale) == choose(other, candidates, i, scale), i
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("cut", [1, 7, 50, N - 2])
 def test_another_one_goes_on_with_the_state(name: str, cut: int) -> None:
