@@ -12,10 +12,9 @@ class LogFile(logging.Handler):
     def __init__(self, path: str) -> None:
         """Open the file; raises `OSError`."""
         self._path = path
-        # Non-blocking: opening a pipe would wait until somebody reads it.
+        # Non-blocking: a pipe that nobody reads must hold up neither the start nor a line.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._fd = os.open(path, flags, 0o666)
-        os.set_blocking(self._fd, True)
         self._is_failing = self._is_torn = False
         super().__init__()  # last: `logging` closes each handler at exit, which needs an open file
 

@@ -20,12 +20,15 @@ import os
 import re
 import sys
 import time
-from typing import Protocol
+from typing import Protocol, TextIO
 
 from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
 from protocol.process.log_file import LogFile
+from protocol.process.log_stream import LogStream
 
+STDERR = 2
+"""The descriptor of standard error."""
 LOG_FD_VARIABLE = "LLAMAPOOL_LOG_FD"
 """Environment variable of a child that holds the number of its descriptor for log lines."""
 
@@ -168,11 +171,12 @@ def configure(
     Raises `ConfigError` if the file that the configuration names cannot be written.
     """
     config = config or LogConfig()
-    fd = 2
-    if stream is None and (own := _own_fd()) is not None:
-        fd = own
-        stream = open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 # open until the process ends
-    handler = logging.StreamHandler(stream or sys.stderr)
+    fd = STDERR
+    if stream is None:
+        own = _own_fd()
+        fd = STDERR if own is None else own
+        stream = sys.stderr if own is None and _is_replaced(sys.stderr) else LogStream(fd)
+    handler = logging.StreamHandler(stream)
     handler.setFormatter(_formatter(process, config, _look(config, fd)))
     handlers: list[logging.Handler] = [handler]
     if config.file:
@@ -184,6 +188,14 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = handlers
     root.setLevel(_LEVELS.get(config.verbosity, logging.DEBUG))
+
+
+def _is_replaced(stream: TextIO | None) -> bool:
+    """Whether standard error is no descriptor 2 any more, as in a test that captures it."""
+    try:
+        return stream is not None and stream.fileno() != STDERR
+    except OSError:
+        return True
 
 
 def _own_fd() -> int | None:

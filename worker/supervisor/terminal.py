@@ -1,17 +1,16 @@
 """Writes to standard error: log lines, and on a terminal a progress bar for each loading model.
 
-Writing never blocks, because a stopped terminal or a full pipe must not stop the supervisor. Data
-that does not fit is dropped and counted.
+Writing never blocks, because a stopped terminal or a full pipe must not stop the supervisor.
 """
 
 import os
-import select
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-_PIPE_BUF = 4096
+from protocol.process.log_stream import LogStream
+
 _BAR_WIDTH = 30
 _MAX_BARS = 8
 
@@ -30,9 +29,9 @@ class Console:
     def __init__(self, fd: int, *, is_terminal: bool) -> None:
         self.is_terminal = is_terminal
         self._fd = fd
+        self._stream = LogStream(fd)
         self._bars: tuple[Bar, ...] = ()
         self._n_drawn = 0
-        self._n_dropped = 0
 
     def is_hung_up(self) -> bool:
         """Whether the terminal that this process was started on is gone."""
@@ -49,7 +48,7 @@ class Console:
     def lines(self, data: bytes) -> None:
         """Write whole lines above the bars."""
         if data:
-            self._put(self._erase() + data + self._draw())
+            self._stream.put(self._erase() + data + self._draw())
 
     def show(self, text: str) -> None:
         """Write a text if standard error is a terminal."""
@@ -62,7 +61,7 @@ class Console:
         if self.is_terminal and new != self._bars:
             erase = self._erase()
             self._bars = new
-            self._put(erase + self._draw())
+            self._stream.put(erase + self._draw())
 
     def _erase(self) -> bytes:
         n, self._n_drawn = self._n_drawn, 0
@@ -76,17 +75,6 @@ class Console:
             rows.append(f"… and {len(self._bars) - len(shown)} more")
         self._n_drawn = len(rows)
         return "".join(f"{row}\n" for row in rows).encode()
-
-    def _put(self, data: bytes) -> None:
-        for start in range(0, len(data), _PIPE_BUF):
-            # If writable, at least PIPE_BUF bytes fit.
-            try:
-                if not select.select([], [self._fd], [], 0)[1]:
-                    self._n_dropped += 1
-                    return
-                os.write(self._fd, data[start : start + _PIPE_BUF])
-            except (OSError, ValueError):
-                return  # the reader has closed it; the service continues
 
 
 def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:

@@ -281,3 +281,16 @@ def test_client_that_leaves_while_it_waits_frees_the_slot(narrow: Served) -> Non
         body = {"prompt": "endless", "n_predict": 100_000}
         httpx.post(f"{narrow.url}/completion", json=body, timeout=0.5)
     assert eventually(narrow.is_idle)
+
+
+def test_a_stopped_supervisor_holds_nobody_up(serve: Serve) -> None:
+    served = serve({"verbose_prompt": True, "n_ctx": 131_072}).wait_until_ready()
+    served.signal(signal.SIGSTOP)
+    for _ in range(40):  # each prompt is a log line of 20 kB; a log's pipe has room for 256
+        assert served.complete("x" * 20_000, n_predict=1).status_code == 200
+    served.signal(signal.SIGCONT)
+    assert eventually(
+        lambda: served.complete("y").is_success and "log lines dropped" in served.text
+    )
+    served.signal(signal.SIGTERM)
+    assert served.wait() == 0

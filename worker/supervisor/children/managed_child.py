@@ -5,6 +5,7 @@ lines come through one pipe, and all its other output through a second pipe.
 """
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
@@ -17,6 +18,8 @@ from protocol.process.logs import LOG_FD_VARIABLE, stream_id
 from worker.supervisor.children.launch import Launch
 
 _READ_BYTES = 65536
+_PIPE_BYTES = 256 * 1024
+"""Output that waits for the supervisor to read it: a child drops log lines that find it full."""
 
 
 class ChildState(Enum):
@@ -51,6 +54,8 @@ class Output:
     def __init__(self) -> None:
         self.fd, self.write_end = os.pipe()
         os.set_blocking(self.fd, False)
+        with contextlib.suppress(OSError):  # the user may have no more memory for pipes
+            fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._partial = b""
 
     def read(self) -> bytes:
