@@ -10,15 +10,14 @@ import select
 
 logger = logging.getLogger(__name__)
 
-_PIPE_BUF = 4096
-"""Bytes that fit into a pipe that is writable (`pipe(7)`), and are written in one piece."""
-
 
 class LogStream:
     """Writes whole lines, as the stream of a `logging.StreamHandler`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
         self._n_dropped = 0
         self._is_torn = False
 
@@ -30,7 +29,7 @@ class LogStream:
     def put(self, data: bytes) -> None:
         """Write whole lines, or drop what does not fit; tell how many once there is room again."""
         end_of_torn = b"\n" if self._is_torn else b""
-        n_written = write_now(self._fd, end_of_torn + data) - len(end_of_torn)
+        n_written = self._write(end_of_torn + data) - len(end_of_torn)
         if n_written < len(data):
             self._n_dropped += data.count(b"\n", max(0, n_written))
             self._is_torn = self._is_torn or n_written > 0
@@ -41,6 +40,19 @@ class LogStream:
     def flush(self) -> None:
         """Do nothing: nothing is buffered."""
 
+    def _write(self, data: bytes) -> int:
+        """Write what there is room for now; return how many bytes were written.
+
+        A pipe that is ready takes `PIPE_BUF` bytes in one piece.
+        """
+        n_written = 0
+        try:
+            while n_written < len(data) and self._poll.poll(0):
+                n_written += os.write(self._fd, data[n_written : n_written + select.PIPE_BUF])
+        except OSError:
+            pass  # the reader has gone, or the disk is full: the rest counts as dropped
+        return n_written
+
     def _report(self) -> None:
         n_dropped, self._n_dropped = self._n_dropped, 0
         if n_dropped:
@@ -48,24 +60,7 @@ class LogStream:
                 "log lines dropped",
                 extra={
                     "n_lines": n_dropped,
-                    "cause": "nobody read them",
+                    "cause": "they could not be written at once",
                     "hint": "--log-file keeps every line",
                 },
             )
-
-
-def write_now(fd: int, data: bytes) -> int:
-    """Write what a reader has room for, without waiting; return how many bytes were written.
-
-    Where the reader has gone, all counts as written: nobody misses it.
-    """
-    poller = select.poll()
-    poller.register(fd, select.POLLOUT)
-    for start in range(0, len(data), _PIPE_BUF):
-        try:
-            if not poller.poll(0):
-                return start
-            os.write(fd, data[start : start + _PIPE_BUF])
-        except OSError:
-            return len(data)
-    return len(data)

@@ -85,6 +85,8 @@ class Notifier:
 
     def flush(self) -> None:
         """Send what the listener had no room for, as far as it has room now."""
+        if not self._unsent:  # a worker calls this in each turn of its loop
+            return
         with self._lock:
             while self._unsent and self._socket is not None:
                 names = next(iter(self._unsent))
@@ -147,8 +149,9 @@ class Notifier:
         if self._socket is not None:
             self._socket.settimeout(_CLOSE_S)
             self.flush()
-            self._socket.close()
-            self._socket = None
+            with self._lock:  # a model that is still loading reports its progress on a thread
+                self._socket.close()
+                self._socket = None
 
 
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:

@@ -8,6 +8,7 @@ import zmq
 from protocol.wire import codec
 from protocol.wire import messages as m
 from tests.envelopes import T, payloads
+from worker.process import WorkerProcess
 
 
 class Gateway:
@@ -55,6 +56,15 @@ class Gateway:
             if any(isinstance(one, m.Hello) for one in messages):
                 self.send(m.Welcome(gateway=self.name))
         return len(self.heard) > n_before
+
+    def make_ready(self, process: WorkerProcess) -> None:
+        """Begin a worker, welcome it, and turn its loop until it says that it is ready."""
+        process.open()
+        self.poll(10_000)
+        self.send(m.Welcome(gateway=self.name, heartbeat_s=0.02), m.Opened())
+        while not self.of(m.Ready):
+            process.turn()
+            self.poll()
 
     def of(self, kind: type[T]) -> list[T]:
         """Messages of one type."""

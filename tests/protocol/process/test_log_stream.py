@@ -9,6 +9,7 @@ import pytest
 
 from protocol.config.config import LogConfig
 from protocol.process import logs
+from protocol.process.log_stream import LogStream
 
 LINE = "x" * 9000
 """Three pieces of at most 4,096 bytes; a pipe has room for sixteen: five lines and a torn one."""
@@ -80,3 +81,16 @@ def test_a_fifo_as_log_file_that_nobody_reads_stops_nobody(tmp_path: Path) -> No
     finally:
         logging.getLogger().handlers[:] = handlers
         os.close(reader)
+
+
+def test_what_was_lost_to_a_full_disk_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    fd = os.open("/dev/full", os.O_WRONLY)
+    stream = LogStream(fd)
+    for _ in range(3):
+        stream.write("lost\n")
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, fd)
+    stream.write("kept\n")
+    assert "log lines dropped n_lines=3 " in caplog.text
+    for end in (fd, null):
+        os.close(end)

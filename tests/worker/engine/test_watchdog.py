@@ -50,12 +50,7 @@ def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any
     gateway = Gateway(context, endpoint)
     config = WorkerConfig(name="w", backend="fake", connect=(endpoint,), stall_s=0.2)
     process = WorkerProcess(config, lambda config, _: Hanging(config))
-    process.open()
-    gateway.poll(10_000)
-    gateway.send(m.Welcome(gateway="g", heartbeat_s=0.02), m.Opened())
-    while not gateway.of(m.Ready):
-        process.turn()
-        gateway.poll()
+    gateway.make_ready(process)
 
     def ends() -> list[int]:
         with pytest.raises(Exited):

@@ -7,7 +7,6 @@ import pytest
 import zmq
 
 from protocol.config.config import WorkerConfig
-from protocol.wire import messages as m
 from tests.fakes.full_socket import fill
 from tests.worker.router import Gateway
 from worker.process import WorkerProcess
@@ -23,12 +22,7 @@ def test_ready_comes_once_there_is_room(tmp_path: Path, monkeypatch: pytest.Monk
         n_others = fill(path)
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         process = WorkerProcess(WorkerConfig(name="w", backend="fake", connect=(endpoint,)))
-        process.open()
-        gateway.poll(10_000)
-        gateway.send(m.Welcome(gateway="g", heartbeat_s=0.02), m.Opened())
-        while not gateway.of(m.Ready):
-            process.turn()
-            gateway.poll()
+        gateway.make_ready(process)
         process.turn()
         assert [listener.recv(4096) for _ in range(n_others)] == [b"X_OTHER=1"] * n_others
         process.turn()
