@@ -33,7 +33,7 @@ def main() -> None:
         elif given.what == "run":
             _run(kit, given.rest or list(STAGES))
         elif given.what == "ask":
-            from benchmarks.gpu.requests import ask_here
+            from benchmarks.gpu.child import ask_here
 
             what, how, model, server = given.rest
             found = ask_here(what, how, Path(model), Path(server), is_dry=kit.is_dry)

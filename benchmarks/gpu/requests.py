@@ -14,7 +14,6 @@ from typing import Any
 
 from benchmarks.compare.servers import Flags, Side, running
 from benchmarks.gpu.alike import alike
-from benchmarks.gpu.kit import ALL_LAYERS
 
 TEXTS = (
     "The sea was calm, and the captain said",
@@ -26,13 +25,13 @@ TEXTS = (
 )
 
 
-def ask(url: str, text: str, **fields: Any) -> dict[str, Any]:
+def ask(url: str, text: str, *, timeout_s: float = 300.0, **fields: Any) -> dict[str, Any]:
     """Send one native completion and return the answer."""
     body = {"prompt": text, "temperature": 0, "return_tokens": True, "ignore_eos": True, **fields}
     request = urllib.request.Request(
         f"{url}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=300) as answer:
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
         return dict(json.load(answer))
 
 
@@ -113,20 +112,3 @@ def _workers_of(supervisor: int) -> list[int]:
 def kill_one_of_two(model: Path, n_tokens: int, *flags: str) -> dict[str, Any]:
     """Kill one of two workers while it streams; return how many answers came whole, and alike."""
     return asyncio.run(_kill(model, n_tokens, flags))
-
-
-def ask_here(what: str, how: str, model: Path, server: Path, *, is_dry: bool) -> Any:
-    """Do what a stage orders, in this process."""
-    n = 8 if is_dry else 128
-    flags = ("-ngl", str(ALL_LAYERS))
-    match what, how:
-        case "answers", "ours":
-            return answers(Asked(Side.OURS, server, model, n, flags))
-        case "answers", "theirs":
-            return answers(Asked(Side.THEIRS, server, model, n, flags))
-        case "sampled", _:
-            fields = {"temperature": 0.8, "top_k": 40, "seed": 7}
-            fields["backend_sampling"] = how == "device"
-            return answers(Asked(Side.OURS, server, model, n, flags, fields))
-        case _:
-            return kill_one_of_two(model, 200 if is_dry else 512, *flags)

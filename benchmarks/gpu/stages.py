@@ -137,6 +137,28 @@ def kill(kit: Kit) -> Found:
     return found
 
 
+def options(kit: Kit) -> Found:
+    """Start both servers with each set of options that GPU users give; both start or neither."""
+    if kit.llama_server is None:
+        if kit.is_dry:
+            return {"note": "no llama-server here"}
+        raise Unfit("there is no llama-server: the stage build comes first")
+    found = dict(in_child(kit, "options", "all", small(kit), kit.llama_server))
+    if wrong := {name: one for name, one in found.items() if not one["is_like_theirs"]}:
+        raise Unfit(f"not as llama-server: {json.dumps(wrong, indent=1)}")
+    return found
+
+
+def shortage(kit: Kit) -> Found:
+    """Take the GPU's memory from a running pool: it serves again when the memory is free."""
+    if kit.is_dry:
+        return {"note": "no GPU here"}
+    found = dict(in_child(kit, "shortage", "all", small(kit), Path()))
+    if found["again_after_s"] < 0:
+        raise Unfit(f"no answer within a minute after the memory was free again: {found}")
+    return found
+
+
 def suite(kit: Kit) -> Found:
     """Run the tests with the real model, but for browsers, which are not in the kit.
 
@@ -252,7 +274,10 @@ def in_child(kit: Kit, what: str, how: str, model: Path, server: Path) -> Any:
 
 STAGES: dict[str, Callable[[Kit], Found]] = {
     one.__name__: one
-    for one in (install, build, offload, parity, sampling, kill, suite, slots, workers, compare)
+    for one in (
+        *(install, build, offload, parity, sampling, options, kill, shortage),
+        *(suite, slots, workers, compare),
+    )
 }
 
 
