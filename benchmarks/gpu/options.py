@@ -21,7 +21,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "a tensor on the CPU": ("-ngl", "all", "--override-tensor", r"blk\.0\.ffn=CPU"),
     "dense layers on the CPU": ("-ngl", "all", "--n-cpu-ffn", "2"),
     "no operation offload": ("-ngl", "2", "--no-op-offload"),
-    "no map": ("-ngl", "all", "--no-mmap", "--mlock", "--no-host"),
+    "no map": ("-ngl", "all", "--load-mode", "none", "--no-host"),
     "large batches": ("-ngl", "all", "-b", "4096", "-ub", "2048"),
     "no fit": ("--fit", "off"),
     "fit with 4 GB free": ("--fit-target", "4096", "--fit-ctx", "2048"),

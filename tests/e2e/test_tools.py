@@ -115,6 +115,7 @@ def test_the_named_tool_is_called(client: OpenAI) -> None:
     assert set(json.loads(call.function.arguments)) == {"a", "b"}
 
 
+@pytest.mark.cpu
 def test_a_streamed_call_is_the_same_in_pieces(client: OpenAI) -> None:
     (whole,) = called(client).choices[0].message.tool_calls
     chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **REQUIRED)]

@@ -42,7 +42,7 @@ def pool_of() -> Iterator[Callable[[str], Served]]:
 
 @pytest.mark.parametrize(("setup", "case"), PAIRS)
 def test_answers_like_llama_server(
-    pool_of: Callable[[str], Served], setup: str, case: Case
+    pool_of: Callable[[str], Served], setup: str, case: Case, pytestconfig: pytest.Config
 ) -> None:
     pool = pool_of(setup)
     if case.path == "/slots":
@@ -56,7 +56,9 @@ def test_answers_like_llama_server(
         assert (_message(ours) != _message(theirs)) == decision.message, ours["body"]
     else:
         assert set(missing(theirs["body"], ours["body"])) == decision.lacks
-        assert decision.lacks or _differ(case, theirs, ours) == decision.values, ours["body"]
+        is_gpu = pytestconfig.getoption("--gpu")
+        are_others = _differ(case, theirs, ours, is_gpu=is_gpu)
+        assert decision.lacks or are_others == decision.values, ours["body"]
 
 
 def test_every_decision_is_about_a_case() -> None:
@@ -64,10 +66,13 @@ def test_every_decision_is_about_a_case() -> None:
     assert {param.values[1].name for param in PAIRS} == set(RECORDED)  # type: ignore[union-attr]
 
 
-def _differ(case: Case, theirs: dict[str, Any], ours: dict[str, Any]) -> bool:
+def _differ(case: Case, theirs: dict[str, Any], ours: dict[str, Any], *, is_gpu: bool) -> bool:
+    """Compare what was generated; on a GPU, where rounding may part two texts, its first half."""
     if case.exact:
         return [*unequal(theirs["body"], ours["body"])] != []
-    return case.text and generated(ours) != generated(theirs)
+    mine, other = generated(ours), generated(theirs)
+    n = len(other) // 2 if is_gpu else max(len(mine), len(other))
+    return case.text and mine[:n] != other[:n]
 
 
 def _message(answer: dict[str, Any]) -> str:

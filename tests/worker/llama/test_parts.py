@@ -69,8 +69,10 @@ def test_a_part_that_finds_no_cells_changes_nothing(backend: LlamaBackend) -> No
 
 
 def test_a_prompt_that_comes_back_piece_by_piece_goes_on_as_if_it_was_read(
-    single: Served,
+    single: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("worker.engine.cache.cache.MOST_CELLS", 0.0)  # as on a CPU
+    monkeypatch.setattr("worker.engine.cache.host_transfer.PAUSE_S", 0.0)
     story = "Once upon a time there was a very old house at the end of the street, " * 6
     with serving(2, kv_unified=True) as two:
         cache, ticks = two.engine.cache, itertools.count()

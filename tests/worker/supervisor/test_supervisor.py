@@ -71,6 +71,15 @@ CHILD = textwrap.dedent(
     if kind == "config":
         tell.send(X_REASON="the model is broken")
         sys.exit(78)
+    if kind == "lacks-memory":  # it works, crashes, twice cannot load again, and works
+        n = 1 + int(once.read_text() or 0)
+        once.write_text(str(n))
+        if n == 1:
+            tell.send(READY=1, X_URL="http://127.0.0.1:1")
+            os.kill(os.getpid(), signal.SIGABRT)
+        if n < 4:
+            tell.send(X_REASON="out of memory")
+            sys.exit(78)
     if kind == "drained-once" and first:
         tell.send(READY=1, X_URL="http://127.0.0.1:1")
         tell.stopping()
@@ -246,6 +255,17 @@ def test_worker_that_cannot_be_configured_is_not_tried_again(start: Start) -> No
     assert process.wait() == 78
     assert process.text.count("the model is broken") == 1
     assert 'process given up child=w1 cause="the model is broken"' in process.text
+
+
+def test_a_worker_that_lacks_memory_after_a_crash_is_tried_again_until_it_has_it(
+    start: Start,
+) -> None:
+    process = start("lacks-memory")
+    process.wait_for("process died child=w1 cause=aborted")
+    process.wait_for_count('process died child=w1 cause="out of memory"', 2)
+    process.wait_for_count("process ready child=w1", 2)
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
 
 
 def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> None:

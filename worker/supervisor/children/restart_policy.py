@@ -3,7 +3,7 @@
 The end of a process with code 0, after it was told to leave, is no death; it starts again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.errors import EXIT_CONFIG, EXIT_OK
 
@@ -37,6 +37,8 @@ class RunHistory:
     """Delay before its current run; 0 if it never died."""
     n_quarantines: int = 0
     """Number of quarantines since it was last healthy."""
+    was_ready: bool = False
+    """Whether it was ready in any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +54,44 @@ def judge(
     history: RunHistory, *, now: float, ready_s: float, exit_code: int, policy: RestartPolicy
 ) -> RestartDecision:
     """Decide on a process that died at `now` after having been ready for `ready_s`."""
-    deaths = tuple(at for at in history.deaths if now - at < WINDOW_S)
-    is_healthy = ready_s >= _HEALTHY_AFTER_S
-    n_quarantines = 0 if ready_s >= WINDOW_S else history.n_quarantines
+    history = replace(
+        history,
+        deaths=tuple(at for at in history.deaths if now - at < WINDOW_S),
+        n_quarantines=0 if ready_s >= WINDOW_S else history.n_quarantines,
+        was_ready=history.was_ready or ready_s > 0.0,
+    )
     if exit_code == EXIT_OK and ready_s:
-        delay = policy.first_delay_s
-        return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), delay)
-    deaths = (*deaths, now)
-    # After being ready, this code means that a woken worker lacked memory, so a retry may help.
-    is_hopeless = exit_code == EXIT_CONFIG and not ready_s
-    if is_hopeless:
-        return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), None)
-    if len(deaths) >= policy.max_deaths:
+        return RestartDecision(history, policy.first_delay_s)
+    after = replace(history, deaths=(*history.deaths, now))
+    if exit_code == EXIT_CONFIG:
+        return _judge_configuration(history, after, policy)
+    if len(after.deaths) >= policy.max_deaths:
         if policy.quarantine_s is None:
-            return RestartDecision(RunHistory(deaths, history.delay_s, n_quarantines), None)
-        delay = min(policy.quarantine_s * 2**n_quarantines, _MAX_QUARANTINE_S)
-        return RestartDecision(RunHistory((), 0.0, n_quarantines + 1), delay, is_quarantine=True)
-    delay = policy.first_delay_s
-    if history.delay_s > 0 and not is_healthy:
-        delay = min(history.delay_s * 2, MAX_DELAY_S)
-    return RestartDecision(RunHistory(deaths, delay, n_quarantines), delay)
+            return RestartDecision(after, None)
+        n = history.n_quarantines
+        delay = min(policy.quarantine_s * 2**n, _MAX_QUARANTINE_S)
+        after = replace(after, deaths=(), delay_s=0.0, n_quarantines=n + 1)
+        return RestartDecision(after, delay, is_quarantine=True)
+    is_healthy = ready_s >= _HEALTHY_AFTER_S
+    delay = policy.first_delay_s if is_healthy else _next_delay_s(history, policy)
+    return RestartDecision(replace(after, delay_s=delay), delay)
+
+
+def _judge_configuration(
+    history: RunHistory, after: RunHistory, policy: RestartPolicy
+) -> RestartDecision:
+    """Decide on a process that says that it cannot work as configured.
+
+    Where the same configuration has worked, the machine lacks something for a time: memory that
+    another program took, a file that is being replaced. That is tried again, at most every
+    `MAX_DELAY_S`, and is no reason for quarantine, which would outlast the lack by far.
+    """
+    if not history.was_ready or policy.quarantine_s is None:
+        return RestartDecision(after, None)
+    delay = _next_delay_s(history, policy)
+    return RestartDecision(replace(history, delay_s=delay), delay)
+
+
+def _next_delay_s(history: RunHistory, policy: RestartPolicy) -> float:
+    """Return twice the last delay, the policy's first one if there was none."""
+    return min(history.delay_s * 2, MAX_DELAY_S) if history.delay_s > 0 else policy.first_delay_s
