@@ -15,7 +15,7 @@ EXIT_UNAVAILABLE = 69
 EXIT_RESTART = 75
 """The engine is stuck: a new process may work."""
 EXIT_CONFIG = 78
-"""A `ConfigError`: a restart does not help, unless the process worked before."""
+"""A `ConfigError`: a restart helps only a process that worked before."""
 
 
 class ErrorCode(StrEnum):

@@ -42,8 +42,8 @@ logger = logging.getLogger(__name__)
 
 _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
-"""Tokens of the second batch of the warm-up. It gives a first estimate of a prompt token's time,
-which steps correct, and must not delay the start on a slow CPU."""
+"""Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's
+time, which steps correct, and must not delay the start on a slow CPU."""
 _LONGEST_TEMPLATE = 1024 * 1024
 """Maximum characters of a chat template."""
 
@@ -275,9 +275,15 @@ class LlamaBackend:
             raise ConfigError(f"the options of generation: {error.message}") from error
 
     def _warm_up(self) -> None:
-        """Decode once, to load weights and graph, and measure the time of a prompt token."""
+        """Decode once, to load weights and graph, and measure the time of a prompt token.
+
+        On a GPU the second batch is as large as any: the memory that it needs there is taken now,
+        and kept. If it were taken with the first long prompt, another program might have it.
+        """
         token = max(0, self._vocab.bos(), self._vocab.eos())
-        for n in (1, _WARMUP_TOKENS):
+        n_ubatch = int(lib.llama_n_ubatch(self._context))
+        largest = min(n_ubatch, self._loaded.n_ctx_slot) if self.is_gpu else 0
+        for n in (1, max(largest, _WARMUP_TOKENS)):
             start = time.perf_counter()
             self.decode([BatchRow(0, 0, [token] * n, True)])
             self.prefill_token_s = (time.perf_counter() - start) / n

@@ -1,5 +1,6 @@
 """What llama.cpp is told before it loads: metadata in the file's place, NUMA, RPC, tokens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.shallow import shallow_path
+from worker.engine.backend import BatchRow
 from worker.llama import startup
 from worker.llama.backend import LlamaBackend
 from worker.llama.model import context_params, load_mode
@@ -129,3 +131,22 @@ def test_a_model_is_warmed_up_and_measured_unless_told_otherwise(warmup: bool) -
         assert (backend.prefill_token_s > 0) == warmup
     finally:
         backend.close()
+
+
+@pytest.mark.model
+def test_on_a_gpu_the_warm_up_takes_the_memory_of_the_largest_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found on a GPU: the first long prompt found no memory, because another program had it."""
+    sizes = []
+    decode = LlamaBackend.decode
+
+    def counting(self: LlamaBackend, rows: Sequence[BatchRow]) -> None:
+        sizes.append(sum(len(row.tokens) for row in rows))
+        decode(self, rows)
+
+    monkeypatch.setattr(LlamaBackend, "decode", counting)
+    monkeypatch.setattr("worker.llama.model._uses_gpu", lambda _config: True)
+    config = WorkerConfig(model=shallow_path(), n_ctx=256, n_threads=1, n_ubatch=128)
+    LlamaBackend(config, lambda _fraction: None).close()
+    assert sizes == [1, 128]
