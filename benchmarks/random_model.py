@@ -150,9 +150,14 @@ def _q8_0(random: np.random.Generator, n: int, deviation: float) -> Array:
 
 
 def _blocks(random: np.random.Generator, n: int, n_bytes: int, scale: float) -> Array:
-    """Put a scale, a half float, before the evenly distributed bytes of each block."""
+    """Put a scale, a half float, before the evenly distributed bytes of each block.
+
+    Of half of the blocks the scale is negative: the mean of all weights is zero then. With 4 bits
+    it is not otherwise, and the sums of a wide model's layers hardly depend on its prompt.
+    """
     blocks = np.empty((n, 2 + n_bytes), np.uint8)
-    blocks[:, :2] = np.frombuffer(np.float16(scale).tobytes(), np.uint8)
+    signs = random.choice(np.array([-1, 1], np.float16), n)
+    blocks[:, :2] = (np.float16(scale) * signs).view(np.uint8).reshape(n, 2)
     blocks[:, 2:] = random.integers(0, 256, (n, n_bytes), np.uint8)
     return blocks
 

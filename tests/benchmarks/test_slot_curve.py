@@ -7,6 +7,7 @@ from pathlib import Path
 import gguf
 import pytest
 from click.testing import CliRunner
+from gguf.quants import dequantize
 
 from benchmarks import random_model
 from benchmarks.compare.servers import Side
@@ -70,3 +71,12 @@ def test_llama_cpp_loads_a_random_model_and_decodes_with_it(tmp_path: Path, kind
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert said.returncode == 0, said.stderr
     assert "tokens/s over" in said.stdout
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
+def test_random_weights_have_the_mean_zero(kind: str) -> None:
+    """Else a wide model answers every prompt alike, and comparing its texts proves nothing."""
+    quantized = gguf.GGMLQuantizationType[kind]
+    weights = dequantize(random_model._weights("blk.0.ffn_up", (64, 4096), quantized), quantized)
+    assert abs(weights.mean()) < 0.01 * weights.std()
+    assert weights.std() == pytest.approx(4096**-0.5, rel=0.05)
