@@ -67,6 +67,9 @@ def gateway(
         config = share_of_gateway(gateway_config(pool, flags), index)
         code = server.run(config, Notifier.from_environ(), expected_workers(pool))
     except ConfigError as error:
+        notifier = Notifier.from_environ()
+        notifier.send(X_REASON=error, STATUS=error)
+        notifier.close()
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
     gc.freeze()  # the end of the process need not walk what was imported: 60 ms

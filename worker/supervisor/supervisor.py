@@ -172,7 +172,7 @@ class Supervisor:
             return replace(policy, quarantine_s=None) if is_only else policy
         if self._orders.workers.models is not None:
             # The client gets an error and may request the model again.
-            policy = replace(policy, quarantine_s=None)
+            policy = replace(policy, quarantine_s=None, retries_configuration=False)
             return policy if watch.was_ready else replace(policy, max_deaths=1)
         return policy
 

@@ -123,8 +123,8 @@ def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
     ("change", "line"),
     [
         (("fake_step_ms", "fake_stepms"), "configuration not reloaded cause=.*fake_stepms"),
-        (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced child=gateway"),
-        (("port = 0", 'port = 0\nssl_key_file = "x"'), "gateway not replaced child=gateway"),
+        (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced .*cannot read key"),
+        (("port = 0", 'port = 0\nssl_key_file = "x"'), "gateway not replaced .*ssl_key_file"),
     ],
 )
 def test_a_configuration_that_cannot_work_leaves_the_old_gateway(

@@ -92,7 +92,7 @@ def test_a_configuration_that_has_worked_is_tried_again_for_as_long_as_it_takes(
 
 def test_a_model_on_demand_that_cannot_work_any_more_is_given_up() -> None:
     """Its client gets an error and may ask again."""
-    policy = RestartPolicy(quarantine_s=None)
+    policy = RestartPolicy(retries_configuration=False)
     history = RunHistory(was_ready=True)
     verdict = judge(history, now=9, ready_s=0, exit_code=EXIT_CONFIG, policy=policy)
     assert verdict.delay_s is None

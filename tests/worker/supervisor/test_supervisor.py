@@ -268,6 +268,15 @@ def test_a_worker_that_lacks_memory_after_a_crash_is_tried_again_until_it_has_it
     assert process.wait() == 0
 
 
+def test_a_gateway_that_has_worked_is_tried_again_until_it_can_work(start: Start) -> None:
+    """Its file of keys may be written while it starts again."""
+    process = start("plain", gateway="lacks-memory")
+    process.wait_for_count('process died child=gateway cause="out of memory"', 2)
+    process.wait_for_count("process ready child=gateway", 2)
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+
+
 def test_gateway_that_cannot_be_configured_stops_everything(start: Start) -> None:
     process = start("plain", "loads-for-ever", gateway="config")
     assert process.wait() == 78

@@ -25,6 +25,8 @@ class RestartPolicy:
     max_deaths: int = 5
     quarantine_s: float | None = 600.0
     """Duration of the first quarantine; each further one is twice as long. None: it is given up."""
+    retries_configuration: bool = True
+    """Whether a process that has worked is tried again if it says that it cannot any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def _judge_configuration(
     another program took, a file that is being replaced. That is tried again, at most every
     `MAX_DELAY_S`, and is no reason for quarantine, which would outlast the lack by far.
     """
-    if not history.was_ready or policy.quarantine_s is None:
+    if not (history.was_ready and policy.retries_configuration):
         return RestartDecision(after, None)
     delay = _next_delay_s(history, policy)
     return RestartDecision(replace(history, delay_s=delay), delay)
