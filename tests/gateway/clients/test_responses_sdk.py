@@ -86,6 +86,20 @@ async def test_input_tokens_are_counted(sdk: openai.AsyncOpenAI, gateway: Runnin
     assert plain.json() == {"input_tokens": 2, "object": "response.input_tokens"}
 
 
+@pytest.mark.parametrize(
+    "form", [None, {"type": "json_schema", "name": "x", "schema": {"type": "object"}}]
+)
+async def test_the_answer_tells_its_format(sdk: openai.AsyncOpenAI, form: Any) -> None:
+    asked: Any = {} if form is None else {"text": {"format": form, "verbosity": "low"}}
+    answer = await sdk.responses.create(model="any", input="one", **asked)
+    async with sdk.responses.stream(model="any", input="one", **asked) as stream:
+        final = await stream.get_final_response()
+    for text in (answer.text, final.text):
+        assert text is not None
+        told = text.to_dict()
+        assert told == asked.get("text", {"format": {"type": "text"}})
+
+
 async def test_a_stored_response_cannot_be_gone_on_with(sdk: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         await sdk.responses.create(model="any", input="a", previous_response_id="resp_1")

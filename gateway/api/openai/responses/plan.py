@@ -137,6 +137,7 @@ def _echo(body: Mapping[str, Any], temperature: float, top_p: float) -> dict[str
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "temperature": temperature,
+        "text": {"format": {"type": "text"}, **read_object(body, "text")},
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": body.get("tools") or [],
         "top_p": top_p,
