@@ -7,12 +7,14 @@ from gateway.api.fields.chat.conversation import tool_call
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
+    allowed_names,
     read_choice_name,
     read_choice_word,
     read_function,
     shown,
     tools_refusal,
 )
+from gateway.api.fields.options import read_object
 from protocol.errors import InvalidRequest
 
 
@@ -22,7 +24,19 @@ def read_tool_use(body: Mapping[str, Any]) -> ToolUse:
     if value is not None and not isinstance(value, list):
         raise tools_refusal(f"Expected 'tools' to be an array, got {shown(value)}", "tools")
     tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(value or ()))
-    return ToolUse(tools, _choice(body.get("tool_choice"), tools))
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        tools, choice = _allowed(read_object(choice, "allowed_tools"), tools)
+    return ToolUse(tools, _choice(choice, tools))
+
+
+def _allowed(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[tuple[Tool, ...], Any]:
+    """Return the tools that may be called, and the choice among them."""
+    listed = choice.get("tools")
+    if isinstance(listed, list):
+        listed = [tool.get("function") for tool in listed if isinstance(tool, dict)]
+    names = allowed_names(listed, "tool_choice.allowed_tools.tools")
+    return tuple(tool for tool in tools if tool["function"]["name"] in names), choice.get("mode")
 
 
 def _tool(tool: Any, path: str) -> Tool:

@@ -66,6 +66,13 @@ def read_choice_name(name: Any, tools: Sequence[Tool], choice: Any, path: str) -
     return f"function:{name}"
 
 
+def allowed_names(listed: Any, path: str) -> list[Any]:
+    """Return the names in OpenAI's choice `allowed_tools`, whose list stands at `path`."""
+    if not isinstance(listed, list):
+        raise InvalidRequest(f"Field '{path}': must be an array", param=path)
+    return [entry.get("name") for entry in listed if isinstance(entry, dict)]
+
+
 def check_tool_use(body: Mapping[str, Any], choice: str, *, streams_log_probs: bool) -> None:
     """Refuse what does not go together with tools."""
     if choice != "none" and body.get("grammar"):

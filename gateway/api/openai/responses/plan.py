@@ -9,6 +9,7 @@ from gateway.api.fields.chat.reasoning import check_effort, read_effort
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
+    allowed_names,
     read_choice_name,
     read_choice_word,
     read_function,
@@ -95,7 +96,8 @@ def _tool_use(body: Mapping[str, Any]) -> ToolUse:
     functions = {f"tools[{i}]": tool for i, tool in enumerate(value or ()) if _is_function(tool, i)}
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        names, choice = _allowed_names(choice), choice.get("mode")
+        names = allowed_names(choice.get("tools"), "tool_choice.tools")
+        choice = choice.get("mode")
         functions = {path: tool for path, tool in functions.items() if tool.get("name") in names}
     tools = tuple(_function(tool, path) for path, tool in functions.items())
     return ToolUse(tools, _choice(choice, tools))
@@ -119,14 +121,6 @@ def _choice(choice: Any, tools: tuple[Tool, ...]) -> str:
         message = "Field 'tool_choice.type': only functions can be chosen"
         raise InvalidRequest(message, param="tool_choice.type")
     return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")
-
-
-def _allowed_names(choice: Mapping[str, Any]) -> list[Any]:
-    listed = choice.get("tools")
-    if not isinstance(listed, list):
-        message = "Field 'tool_choice.tools': must be an array"
-        raise InvalidRequest(message, param="tool_choice.tools")
-    return [entry.get("name") for entry in listed if isinstance(entry, dict)]
 
 
 def _echo(body: Mapping[str, Any], temperature: float, top_p: float) -> dict[str, Any]:

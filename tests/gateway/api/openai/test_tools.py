@@ -37,6 +37,11 @@ def _chat(**fields: Any) -> Chat:
             "tool_choice.function.name",
         ),
         ({"tool_choice": "required"}, "there are no tools", "tool_choice"),
+        (
+            {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}},
+            "Field 'tool_choice.allowed_tools.tools': must be an array",
+            "tool_choice.allowed_tools.tools",
+        ),
         ({"tools": "x"}, "Expected 'tools' to be an array, got \"x\"", "tools"),
         ({"tools": [1]}, "Failed to parse tools: Missing tool type: 1", "tools[0]"),
         ({"tools": [{}]}, "Missing tool type: {}", "tools[0]"),
@@ -141,6 +146,14 @@ def test_no_calls_are_no_field() -> None:
 )
 def test_every_choice_is_passed_on(choice: Any, expected: str) -> None:
     assert _chat(tools=[TOOL], tool_choice=choice).tool_choice == expected
+
+
+def test_allowed_tools_leave_out_the_others() -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    named = [{"type": "function", "function": {"name": "get_weather"}}]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": named}}
+    chat = _chat(tools=[other, TOOL], tool_choice=choice)
+    assert (chat.tools, chat.tool_choice) == ((TOOL,), "required")
 
 
 def test_a_grammar_goes_with_tools_that_may_not_be_called() -> None:
