@@ -74,6 +74,13 @@ class InvalidRequest(TaskError):
         super().__init__(ErrorCode.INVALID_REQUEST, message, param=param)
 
 
+class NotStored(TaskError):
+    """The request goes on with a conversation of which nothing is kept here."""
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(ErrorCode.NOT_FOUND, message, param=param)
+
+
 def loading() -> TaskError:
     """Return the error of a request for a model that no worker has ready yet."""
     return TaskError(ErrorCode.UNAVAILABLE, "Loading model")

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from protocol.errors import ErrorCode, TaskError
+from protocol.errors import ErrorCode, NotStored, TaskError
 
 Headers = dict[str, str]
 
@@ -63,6 +63,9 @@ _END_CHARS = 300
 _DETAILS = ("n_prompt_tokens", "n_ctx")
 """Numbers that the body of `CONTEXT_EXCEEDED` has, as in llama-server."""
 
+_SEND_ALL = {"error_code": "thread_not_found"}
+"""Anthropic's word for `NotStored`; its client then sends the whole conversation."""
+
 
 class RequestRefused(Exception):
     """Refusal before a handler runs; `kind` is the `type` in the body."""
@@ -91,6 +94,8 @@ def task_error_body(error: TaskError) -> dict[str, Any]:
         fields["param"] = shortened(error.param)
     if error.code is ErrorCode.CONTEXT_EXCEEDED:
         fields |= {key: error.detail[key] for key in _DETAILS if key in error.detail}
+    if isinstance(error, NotStored):
+        fields["details"] = _SEND_ALL
     return {"error": fields}
 
 

@@ -23,7 +23,7 @@ from gateway.api.fields.options import read_int, read_object, read_single_choice
 from gateway.api.fields.structured import read_response_format
 from gateway.api.reply import RequestPlan
 from gateway.api.unsupported import Refusal, other_than, refuse_unsupported
-from protocol.errors import InvalidRequest
+from protocol.errors import InvalidRequest, NotStored
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
 
@@ -45,6 +45,7 @@ _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a message; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body, own=_REFUSED)
+    _refuse_continued_thread(body)
     media = ChatMedia(card)
     messages = [*read_system(body.get("system")), *read_messages(body.get("messages"), media)]
     thinking = read_object(body, "thinking")
@@ -62,6 +63,13 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     )
     request = read_chat_request(body, card, own)
     return plan_chat(request, MessagesReply(card), failure=failure)
+
+
+def _refuse_continued_thread(body: Mapping[str, Any]) -> None:
+    """Refuse a body that leaves out the turns before; one that only asks to keep them is whole."""
+    if read_object(body, "thread").get("type") == "continue":
+        message = "Field 'thread': messages are not stored, send the whole conversation"
+        raise NotStored(message, param="thread")
 
 
 def _sampling(body: Mapping[str, Any], thinking: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,7 @@ BODIES: Mapping[str, Body] = {
             "system": Either((TEXT, CONTENT_PARTS)),
             "stop_sequences": Items(TextShape(max_length="stop_chars"), "stops"),
             "thinking": Fields({"type": WORD, "budget_tokens": COUNT}),
+            "thread": Fields({"type": WORD, "previous_message_id": NAME}),
             "output_config": OUTPUT_CONFIG,
             "logprobs": FLAG,
         },

@@ -89,6 +89,23 @@ async def test_a_mistake_is_a_bad_request_in_anthropics_envelope(
     assert body["error"]["param"] == "messages[0].content"
 
 
+async def test_a_thread_begins_and_its_next_turn_asks_for_all_messages(
+    sdk: anthropic.AsyncAnthropic,
+) -> None:
+    async def send(thread: Any) -> anthropic.types.Message:
+        return await sdk.messages.create(
+            model="any", max_tokens=1, messages=MESSAGES, extra_body={"thread": thread}
+        )
+
+    first = await send({"type": "create"})
+    assert first.usage.output_tokens == 1
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        await send({"type": "continue", "previous_message_id": first.id})
+    body: Any = caught.value.body
+    assert body["error"]["details"] == {"error_code": "thread_not_found"}
+    assert body["error"]["param"] == "thread"
+
+
 async def test_the_key_comes_in_anthropics_header(tmp_path: Path) -> None:
     async with running(tmp_path, api_key=("secret",)) as gateway:
         await gateway.add_worker()
