@@ -93,22 +93,30 @@ def _stops(value: Any) -> list[str]:
 
 
 def _tool_use(body: Mapping[str, Any]) -> ToolUse:
+    """Read custom tools and the choice among them; Anthropic's own are skipped.
+
+    Agents send `web_search` and the like to every server: llama-server, too, goes on.
+    """
     value = body.get("tools")
     if value is not None and not isinstance(value, list):
         raise InvalidRequest("Field 'tools': must be an array", param="tools")
-    tools = tuple(_tool(tool, f"tools[{i}]") for i, tool in enumerate(value or ()))
+    given = ((f"tools[{i}]", tool) for i, tool in enumerate(value or ()))
+    tools = tuple(_tool(tool, path) for path, tool in given if _is_custom(tool, path))
     choice = read_object(body, "tool_choice")
     is_single = choice.get("disable_parallel_tool_use") is True
     return ToolUse(tools, _choice(choice, tools), parallel=False if is_single else None)
 
 
-def _tool(tool: Any, path: str) -> Tool:
+def _is_custom(tool: Any, path: str) -> bool:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"Field '{path}': must be an object", param=path)
     kind = tool.get("type")
-    if kind not in (None, "custom"):
-        message = f"Field '{path}.type': only custom tools are supported, not {kind}"
-        raise InvalidRequest(message, param=f"{path}.type")
+    if kind is not None and not isinstance(kind, str):
+        raise InvalidRequest(f"Field '{path}.type': must be a string", param=f"{path}.type")
+    return kind in (None, "custom")
+
+
+def _tool(tool: Mapping[str, Any], path: str) -> Tool:
     for key, wanted, name in (("name", str, "a string"), ("input_schema", dict, "an object")):
         if not isinstance(tool.get(key), wanted):
             message = f"Field '{path}.{key}': must be {name}"

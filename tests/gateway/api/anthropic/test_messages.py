@@ -159,9 +159,9 @@ def test_an_assistant_without_content_says_nothing() -> None:
         ),
         (_body(tools=3), "tools", "Field 'tools': must be an array"),
         (
-            _body(tools=[{"type": "web_search_20250305", "name": "web_search"}]),
+            _body(tools=[{"type": 3, "name": "web_search"}]),
             "tools[0].type",
-            "Field 'tools[0].type': only custom tools are supported, not web_search_20250305",
+            "Field 'tools[0].type': must be a string",
         ),
         (
             _body(tools=[{"name": "f"}]),
@@ -223,6 +223,12 @@ def test_limits_and_sampling_reach_the_task() -> None:
 
 def test_labels_are_ignored() -> None:
     assert plan(_body(metadata={"user_id": "u"}, service_tier="auto"), CARD).tasks
+
+
+def test_tools_that_anthropic_runs_are_left_out() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+    assert _chat(_body(tools=[search])).tools == ()
+    assert len(_chat(_body(tools=[search, TOOL | {"type": "custom"}])).tools) == 1
 
 
 def test_tools_are_rewritten() -> None:
