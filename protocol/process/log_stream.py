@@ -15,9 +15,9 @@ class LogStream:
     """Writes whole lines, as the stream of a `logging.StreamHandler`."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
+        self._fd = _without_waiting(fd)
         self._poll = select.poll()
-        self._poll.register(fd, select.POLLOUT)
+        self._poll.register(self._fd, select.POLLOUT)
         self._n_dropped = 0
         self._is_torn = False
 
@@ -64,3 +64,18 @@ class LogStream:
                     "hint": "--log-file keeps every line",
                 },
             )
+
+
+def _without_waiting(fd: int) -> int:
+    """Open a terminal again, so that writing to it never waits; return others as they are.
+
+    A terminal that has room for some bytes counts as ready, and then makes who writes more wait.
+    Only a descriptor of our own may refuse to wait: the shell and other programs share `fd`.
+    """
+    if not os.isatty(fd):
+        return fd
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(f"/proc/self/fd/{fd}", flags)
+    except OSError:
+        return fd  # it belongs to another user, as after su

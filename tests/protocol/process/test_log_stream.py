@@ -83,6 +83,18 @@ def test_a_fifo_as_log_file_that_nobody_reads_stops_nobody(tmp_path: Path) -> No
         os.close(reader)
 
 
+@pytest.mark.timeout(10)
+def test_a_terminal_that_nobody_reads_stops_nobody() -> None:
+    reader, terminal = os.openpty()
+    stream = LogStream(terminal)
+    for _ in range(300):
+        stream.write("x" * 300 + "\n")  # it has room for some of a line, at last
+    assert os.get_blocking(terminal)  # the shell writes to it, too
+    assert os.read(reader, 1000).startswith(b"x" * 300 + b"\r\n")
+    for end in (reader, terminal):
+        os.close(end)
+
+
 def test_what_was_lost_to_a_full_disk_is_told(caplog: pytest.LogCaptureFixture) -> None:
     fd = os.open("/dev/full", os.O_WRONLY)
     stream = LogStream(fd)
