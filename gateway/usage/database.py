@@ -52,6 +52,7 @@ class UsageDatabase:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._connection: sqlite3.Connection | None = None
+        self._inode = 0
 
     def __repr__(self) -> str:
         return f"<UsageDatabase {self._folder} {'open' if self._connection else 'closed'}>"
@@ -60,6 +61,14 @@ class UsageDatabase:
     def is_open(self) -> bool:
         """Whether there is a connection."""
         return self._connection is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the file that is open has been removed, or replaced by another."""
+        try:
+            return (self._folder / DATABASE).stat().st_ino != self._inode
+        except FileNotFoundError:
+            return True
 
     def open(self) -> None:
         """Open or make it; raises `ConfigError`, or `sqlite3.Error` if a later try may succeed."""
@@ -75,6 +84,7 @@ class UsageDatabase:
                 self.close()
                 raise ConfigError(f"{path}: a newer llamapool has made this database")
             connection.executescript(_SCHEMA)
+            self._inode = path.stat().st_ino
         except sqlite3.Error as error:
             self.close()
             if will_pass(error):

@@ -184,8 +184,11 @@ class UsageRecorder:
 
     def _take_in(self) -> None:
         """Bring the database up to the log; once a day remove old files."""
+        if self._database.is_open and self._database.is_gone:
+            self._database.close()
         if not self._database.is_open:
             self._database.open()
+            self._knows_others = False  # it may be a new one, which lacks all files
         if not self._knows_others:
             for path in sorted(self.folder.glob(PATTERN)):
                 self._database.take_in(path)

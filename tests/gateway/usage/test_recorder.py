@@ -287,6 +287,21 @@ def test_a_broken_or_newer_database_ends_the_start(tmp_path: Path) -> None:
         open_recorder(tmp_path)
 
 
+def test_a_database_that_is_removed_while_it_is_open_is_made_anew(tmp_path: Path) -> None:
+    before = open_recorder(tmp_path, "before")
+    before.put(entry(n=5))
+    before.close()
+    recorder = open_recorder(tmp_path)
+    recorder.put(entry(n=2))
+    recorder.flush().result(5)
+    for path in tmp_path.glob(f"{DATABASE}*"):
+        path.unlink()
+    recorder.put(entry(n=1))
+    recorder.flush().result(5)
+    assert completions(tmp_path) == {("alice",): 8}
+    recorder.close()
+
+
 def test_a_database_that_another_program_holds_ends_no_start_and_is_caught_up_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
