@@ -4,6 +4,8 @@ An answer of 2,000 tokens with 1,000 alternatives each takes a gigabyte until it
 worker that was taken over may send text without end.
 """
 
+import asyncio
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +15,8 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 _MIB = 1024 * 1024
 _MAX_BYTES, _MAX_OF_ONE = 1024 * _MIB, 256 * _MIB
 """Of all answers together, and of one request; writing an answer takes four times its size."""
+_LARGE = 16 * _MIB
+"""Bytes of an answer after which free memory goes back to the system."""
 
 
 class AnswerBudget(ByteBudget):
@@ -29,6 +33,8 @@ class AnswerBudget(ByteBudget):
             yield share
         finally:
             self.add(-share.n_bytes, tenant)
+            if share.n_bytes > _LARGE:
+                asyncio.get_running_loop().run_in_executor(None, return_free_memory)
 
 
 class AnswerReservation:
@@ -54,3 +60,14 @@ class AnswerReservation:
             raise TaskError(ErrorCode.UNAVAILABLE, message)
         self.n_bytes += n
         self._budget.add(n, self._tenant)
+
+
+def return_free_memory() -> bool:
+    """Give free memory back to the system, which glibc does at the end of its heaps alone.
+
+    Sixteen answers of 50 tokens with 1,024 alternatives each, in one piece of 91 MB, left 320 MB
+    resident, and 170 MB with this. Returns whether there was any; elsewhere than in glibc there
+    is no such call.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim is not None and bool(trim(0))

@@ -1,6 +1,9 @@
 """Answers that are gathered have a bound, so that no request fills the gateway's memory."""
 
+import asyncio
 import json
+import platform
+import threading
 
 import orjson
 import pytest
@@ -8,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from gateway.http import answer_budget
-from gateway.http.answer_budget import AnswerBudget, AnswerReservation
+from gateway.http.answer_budget import AnswerBudget, AnswerReservation, return_free_memory
 from gateway.routes import generate
 from protocol.errors import ErrorCode, TaskError
 from tests.gateway.inprocess import Running
@@ -28,6 +31,27 @@ async def test_an_answer_that_is_too_large_is_given_up(
     assert several.status_code == 400  # its choices count together
     for _ in range(5):  # more often than there are slots
         assert (await gateway.post("/completion", small)).status_code == 200
+
+
+async def test_after_a_large_answer_free_memory_is_given_back(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back = threading.Event()
+    monkeypatch.setattr(answer_budget, "_LARGE", 10_000)
+    monkeypatch.setattr(answer_budget, "return_free_memory", given_back.set)
+    await gateway.post("/completion", {"prompt": "a b"})
+    assert not given_back.is_set()
+    await gateway.post("/completion", {"prompt": "word " * 1000})
+    assert await asyncio.to_thread(given_back.wait, 5)
+
+
+def test_free_memory_can_be_given_back() -> None:
+    is_glibc = platform.libc_ver()[0] == "glibc"
+    free = [bytes(1000) for _ in range(10_000)]
+    kept = free[::100]
+    del free
+    assert return_free_memory() == is_glibc
+    assert len(kept) == 100
 
 
 def test_many_answers_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
