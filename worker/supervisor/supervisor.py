@@ -6,6 +6,7 @@ them. It holds the listening sockets, so that connections wait while a crashed g
 """
 
 import logging
+import selectors
 import signal
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ _DRAIN_GRACE_S = 10.0
 """Time after the gateways' own drain deadline at which they are killed."""
 _STOP_S = 10.0
 """Seconds that workers have to end once no gateway runs, before they are killed."""
+_STOOD_STILL_S = 2.0
+"""Seconds beyond a deadline after which this process was stopped, and is not merely late."""
 _OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
@@ -101,7 +104,7 @@ class Supervisor:
                 self._orders.open(children, time.monotonic())
                 self._turn(time.monotonic())
                 while not self._is_over():  # true right after the turn that reaped the last child
-                    for key, _ in selector.select(self._timeout_s(time.monotonic())):
+                    for key, _ in self._select(selector):
                         children.guarded(key.data)
                     self._turn(time.monotonic())
         finally:
@@ -111,6 +114,21 @@ class Supervisor:
             self._notifier.close()
         logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
+
+    def _select(
+        self, selector: selectors.BaseSelector
+    ) -> Sequence[tuple[selectors.SelectorKey, int]]:
+        """Wait for what comes until the next deadline.
+
+        A whole container may be paused, whose time goes on: nobody has then been silent for long.
+        """
+        before = time.monotonic()
+        timeout_s = self._timeout_s(before)
+        found = selector.select(timeout_s)
+        now = time.monotonic()
+        if timeout_s is not None and now - before > timeout_s + _STOOD_STILL_S:
+            self._children.wait_again(now)
+        return found
 
     def _is_over(self) -> bool:
         return self._phase is SupervisorPhase.STOPPING and not any(

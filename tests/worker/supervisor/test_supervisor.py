@@ -1,9 +1,11 @@
 """The supervisor over scripted children: real processes and signals, no model, no gateway."""
 
 import json
+import os
 import signal
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,18 @@ def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
     process.wait_for(r"process makes no progress child=w1")
     process.wait_for(r"process died child=w1 cause=.stuck: no progress.")
     process.wait_for(r"process ready child=w1")
+
+
+def test_who_was_stopped_together_with_the_supervisor_is_not_killed(start: Start) -> None:
+    process = start("plain", watchdog_s=1.0)
+    process.wait_for("ready url=")
+    everybody = marked(process.mark)
+    for number, pause_s in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 1.0)):
+        for pid in everybody:
+            os.kill(pid, number)
+        time.sleep(pause_s)
+    assert "process makes no progress" not in process.text
+    assert "process died" not in process.text
 
 
 def test_crash_loop_ends_in_quarantine_and_69(start: Start) -> None:

@@ -194,6 +194,8 @@ class Children:
         for watch in self.watches:
             limit = watch.child.launch.watchdog_s
             if watch.is_timed and now - watch.watchdog_at >= limit:
+                self._read_reports(watch)  # it may have been this process that stood still
+            if watch.is_timed and now - watch.watchdog_at >= limit:
                 logger.error(
                     "process makes no progress",
                     extra={
@@ -205,6 +207,11 @@ class Children:
                 self.kill([watch])
             if watch.leaves_by is not None and not watch.is_killed and now >= watch.leaves_by:
                 self.kill([watch])
+
+    def wait_again(self, now: float) -> None:
+        """Give all processes their whole time again, because they may have stood still."""
+        for watch in self.watches:
+            watch.watchdog_at = now
 
     def kill(self, watches: Sequence[ChildWatch]) -> None:
         """Send SIGKILL."""
