@@ -49,11 +49,24 @@ def runtime_directory(configured: str) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             path = stack.enter_context(_configured(configured) if configured else _new())
+            stack.enter_context(_kept(path))
         except OSError as error:
             what = f"runtime_dir {configured}" if configured else "a runtime directory"
             remedy = "name a folder that can be written with runtime_dir or TMPDIR"
             raise ConfigError(f"cannot make {what}: {error}; {remedy}") from error
         yield path
+
+
+@contextlib.contextmanager
+def _kept(path: Path) -> Iterator[None]:
+    """Keep systemd-tmpfiles from removing files that are ten days old: it skips locked folders."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

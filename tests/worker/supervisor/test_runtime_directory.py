@@ -1,5 +1,7 @@
 """Where runtime directories are made."""
 
+import fcntl
+import os
 import tempfile
 from pathlib import Path
 
@@ -44,3 +46,13 @@ def test_a_folder_that_is_configured_is_taken_however_long(tmp_path: Path) -> No
     long = tmp_path / ("x" * 100)
     with runtime_directory(str(long)) as folder:
         assert folder == long
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_who_removes_old_files_finds_the_folder_locked(tmp_path: Path, is_configured: bool) -> None:
+    with runtime_directory(str(tmp_path / "run") if is_configured else "") as path:
+        fd = os.open(path, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):  # as systemd-tmpfiles tries it
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.close(fd)
+    assert not path.exists()
