@@ -13,6 +13,8 @@ from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, decode,
 logger = logging.getLogger(__name__)
 
 _AGAIN_S = 0.5
+"""Seconds until the next attempt to connect; each failure in a row doubles them."""
+_MOST_S = 10.0
 
 
 class Channel:
@@ -54,16 +56,18 @@ class Channel:
             self._writer.write(encode(order))
 
     async def _run(self) -> None:
+        retry_s = _AGAIN_S
         while True:
             try:
                 await self._converse()
+                retry_s = _AGAIN_S
             except OSError as error:
                 logger.error(
                     "supervisor unreachable",
                     extra={
                         "file": self._path,
                         "cause": error,
-                        "retry_s": _AGAIN_S,
+                        "retry_s": retry_s,
                         "action": "loaded models are served, none is loaded or unloaded",
                         "hint": "does the supervisor run, as the same user?",
                     },
@@ -73,12 +77,13 @@ class Channel:
                     "control channel failed",
                     extra={
                         "file": self._path,
-                        "retry_s": _AGAIN_S,
+                        "retry_s": retry_s,
                         "action": "it is opened again",
                         "hint": "report it as a fault",
                     },
                 )
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(retry_s)
+            retry_s = min(retry_s * 2, _MOST_S)
 
     async def _converse(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)

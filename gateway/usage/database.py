@@ -27,7 +27,9 @@ _VERSION = 1
 _CHUNK = 4 * 1024 * 1024
 """Bytes of the log that one transaction takes in."""
 _BUSY_S = 10.0
-"""How long a writer waits for another process."""
+"""Seconds that a writer waits for another process."""
+_READER_BUSY_S = 2.0
+"""Seconds that a question waits. Source: someone waits for the answer, and may ask again."""
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS usage (
@@ -221,7 +223,7 @@ def spent_on(folder: Path, day: str) -> dict[str, Tokens]:
 
 def _reader(folder: Path) -> sqlite3.Connection:
     path = quote(str(folder / DATABASE))
-    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_BUSY_S)
+    return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_READER_BUSY_S)
 
 
 def unwritten(

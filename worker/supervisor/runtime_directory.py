@@ -49,7 +49,7 @@ def runtime_directory(configured: str) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             path = stack.enter_context(_configured(configured) if configured else _new())
-            stack.enter_context(_kept(path))
+            stack.enter_context(_locked(path))
         except OSError as error:
             what = f"runtime_dir {configured}" if configured else "a runtime directory"
             remedy = "name a folder that can be written with runtime_dir or TMPDIR"
@@ -58,12 +58,20 @@ def runtime_directory(configured: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _kept(path: Path) -> Iterator[None]:
-    """Keep systemd-tmpfiles from removing files that are ten days old: it skips locked folders."""
+def _locked(path: Path) -> Iterator[None]:
+    """Lock a folder against another pool; raises `ConfigError` if one has it.
+
+    And against systemd-tmpfiles, which removes files that are ten days old, but not in a folder
+    that is locked.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                message = f"runtime_dir {path} is that of a pool that runs: name another folder"
+                raise ConfigError(message) from error
         yield
     finally:
         os.close(fd)

@@ -56,3 +56,16 @@ def test_who_removes_old_files_finds_the_folder_locked(tmp_path: Path, is_config
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.close(fd)
     assert not path.exists()
+
+
+def test_a_second_pool_in_the_same_folder_is_refused_and_the_first_keeps_its_files(
+    tmp_path: Path,
+) -> None:
+    """Their workers had the same names, and both pools ended."""
+    with runtime_directory(str(tmp_path)) as path:
+        (path / "pool.json").touch()
+        with pytest.raises(ConfigError, match="is that of a pool that runs"):
+            runtime_directory(str(tmp_path)).__enter__()
+        assert (path / "pool.json").exists()
+    with runtime_directory(str(tmp_path)):
+        pass
