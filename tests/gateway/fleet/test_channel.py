@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.fleet import channel
 from gateway.fleet.channel import Channel
 
 
@@ -22,7 +21,7 @@ async def test_a_supervisor_that_is_away_is_asked_less_and_less_often(
             over.set()
             await asyncio.Event().wait()
 
-    monkeypatch.setattr(channel.asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
     connection = Channel(str(tmp_path / "none.sock"), lambda _line: None)
     with caplog.at_level(logging.ERROR):
         connection.open()
