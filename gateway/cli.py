@@ -20,7 +20,7 @@ from protocol.endpoint import bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
-from protocol.process.notify import Notifier
+from protocol.process.notify import Notifier, tell_why
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
 from protocol.wire.schema import read
 
@@ -67,9 +67,7 @@ def gateway(
         config = share_of_gateway(gateway_config(pool, flags), index)
         code = server.run(config, Notifier.from_environ(), expected_workers(pool))
     except ConfigError as error:
-        notifier = Notifier.from_environ()
-        notifier.send(X_REASON=error, STATUS=error)
-        notifier.close()
+        tell_why(error)
         click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
     gc.freeze()  # the end of the process need not walk what was imported: 60 ms

@@ -12,7 +12,7 @@ from protocol.config.options import table as options
 from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
-from protocol.process.notify import Notifier
+from protocol.process.notify import tell_why
 from worker.host.topology import read_host
 from worker.settings import resolve
 from worker.settings.arguments import (
@@ -48,9 +48,7 @@ def worker(
         log_warnings(overrides)
     except ConfigError as error:
         # A supervisor logs the reason itself; without one it goes to standard error.
-        notifier = Notifier.from_environ()
-        notifier.send(X_REASON=error, STATUS=error)
-        notifier.close()
+        tell_why(error)
         if logs.LOG_FD_VARIABLE in os.environ:
             raise SystemExit(EXIT_CONFIG) from None
         raise ConfigRefused(str(error)) from None

@@ -15,9 +15,13 @@ from benchmarks.gpu.kit import ALL_LAYERS
 from benchmarks.gpu.requests import ask, serving
 
 _LEFT_BYTES = 8 << 20
+"""Bytes of the GPU that stay free: less than a long prompt needs."""
 _BLOCK_BYTES = 1 << 20
+"""Smallest piece that is taken."""
 _WAIT_S = 60.0
+"""Seconds in which the pool must answer once the memory is free."""
 _ANSWER_S = 6.0
+"""Seconds after which a client gives up."""
 _LONG = "word " * 3000
 
 
@@ -59,7 +63,7 @@ def _answer(url: str, text: str) -> str:
         return repr(error)
 
 
-async def _in_time(url: str) -> float:
+async def _seconds_until_whole(url: str) -> float:
     """Return the seconds until an answer comes whole; -1 if none does in a minute."""
     start = time.monotonic()
     while time.monotonic() - start < _WAIT_S:
@@ -85,7 +89,11 @@ async def _during_and_after(model: Path, log: Path) -> dict[str, Any]:
             during = [await asyncio.to_thread(_answer, url, text) for text in ("The sea", _LONG)]
             many = [asyncio.to_thread(_answer, url, f"{n} {_LONG[:2000]}") for n in range(8)]
             during += await asyncio.gather(*many)
-        return {"taken_bytes": n_bytes, "during": during, "again_after_s": await _in_time(url)}
+        return {
+            "taken_bytes": n_bytes,
+            "during": during,
+            "again_after_s": await _seconds_until_whole(url),
+        }
 
 
 def squeeze(model: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _CMAKE = (
 )
 ARCHITECTURE = "90"
 PACKED = "built.tar.xz"
+_NO_SERVER = {"note": "no llama-server here"}
 _NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:benchmark")
 """Plugins that other packages may have brought, and whose warnings would be errors."""
 
@@ -111,11 +112,9 @@ def _look(kit: Kit, model: Path, n: int) -> Found:
 
 def parity(kit: Kit) -> Found:
     """Compare greedy answers with those of llama-server of the same tree, to the token."""
-    if kit.llama_server is None:
-        if kit.is_dry:
-            return {"texts": 0, "equal": 0, "note": "no llama-server here"}
-        raise Unfit("there is no llama-server: the stage build comes first")
-    model, server = small(kit), kit.llama_server
+    if (server := _theirs(kit)) is None:
+        return {"texts": 0, "equal": 0, **_NO_SERVER}
+    model = small(kit)
     ours = kit.once("parity-ours", lambda: in_child(kit, "answers", "ours", model, server))
     theirs = kit.once("parity-theirs", lambda: in_child(kit, "answers", "theirs", model, server))
     return alike(ours, theirs)
@@ -139,11 +138,9 @@ def kill(kit: Kit) -> Found:
 
 def options(kit: Kit) -> Found:
     """Start both servers with each set of options that GPU users give; both start or neither."""
-    if kit.llama_server is None:
-        if kit.is_dry:
-            return {"note": "no llama-server here"}
-        raise Unfit("there is no llama-server: the stage build comes first")
-    found = dict(in_child(kit, "options", "all", small(kit), kit.llama_server))
+    if (server := _theirs(kit)) is None:
+        return _NO_SERVER
+    found = dict(in_child(kit, "options", "all", small(kit), server))
     if wrong := {name: one for name, one in found.items() if not one["is_like_theirs"]}:
         raise Unfit(f"not as llama-server: {json.dumps(wrong, indent=1)}")
     return found
@@ -237,10 +234,8 @@ def _point(kit: Kit, slots: int, workers: int, *beside: str) -> Any:
 
 def compare(kit: Kit) -> Found:
     """Compare with llama-server under each load, with a random model of several gigabytes."""
-    if kit.llama_server is None:
-        if kit.is_dry:
-            return {"note": "no llama-server here"}
-        raise Unfit("there is no llama-server: the stage build comes first")
+    if _theirs(kit) is None:
+        return _NO_SERVER
     loads = ("one-stream", "streams", "shared-1500", "mixed", "unary")[: 1 if kit.is_dry else 5]
     return {load: kit.once(f"compare-{load}", partial(_compared, kit, load)) for load in loads}
 
@@ -253,6 +248,13 @@ def _compared(kit: Kit, load: str) -> Any:
     argv += ["--order", "together", "--rounds", "1" if kit.is_dry else "3"]
     kit.python(f"compare-{load}", *argv, "--flag=-ngl", f"--flag={ALL_LAYERS}")
     return json.loads(out.read_text())
+
+
+def _theirs(kit: Kit) -> Path | None:
+    """Return llama-server, None in a dry run without one; raises `Unfit` if it is not built."""
+    if kit.llama_server is None and not kit.is_dry:
+        raise Unfit("there is no llama-server: the stage build comes first")
+    return kit.llama_server
 
 
 def small(kit: Kit) -> Path:

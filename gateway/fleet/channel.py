@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 _AGAIN_S = 0.5
 """Seconds until the next attempt to connect; each failure in a row doubles them."""
 _MOST_S = 10.0
+"""Longest of these waits, in seconds."""
 
 
 class Channel:

@@ -154,6 +154,13 @@ class Notifier:
                 self._socket = None
 
 
+def tell_why(error: Exception) -> None:
+    """Tell the supervisor or systemd why this process cannot start."""
+    notifier = Notifier.from_environ()
+    notifier.send(X_REASON=error, STATUS=error)
+    notifier.close()
+
+
 def _watchdog_s(environ: Mapping[str, str]) -> float | None:
     usec = environ.get("WATCHDOG_USEC", "")
     if not usec.isdigit() or int(usec) == 0:

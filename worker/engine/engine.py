@@ -6,7 +6,6 @@ the messages of a step leave in one call of `emit`.
 
 import logging
 import queue
-import time
 from dataclasses import replace
 
 from protocol.errors import ErrorCode, TaskError
@@ -148,15 +147,13 @@ class Engine:
         the interpreter lock, which this thread holds until then.
         """
         self._take_commands()
-        if self._jobs.can_do(self.slots, is_busy=self.n_running > 0):
+        if self._jobs.can_do(self.slots):
             self._do_jobs()
         if self.n_waiting:
             self.tasks.admit(self.progress)
         self._has_released = False
         if not self._stopping and self.n_running:
-            start = time.monotonic()
             self._step.run()
-            self._jobs.stepped(time.monotonic() - start)
             for slot in self._results.finished:
                 self.tasks.release(slot)
                 self._has_released = True
@@ -179,7 +176,7 @@ class Engine:
         Waiting tasks and jobs may need a slot whose task pauses.
         """
         can_admit = self._has_released and self.n_waiting > 0
-        return self.n_running > 0 or can_admit or self._jobs.can_do(self.slots, is_busy=False)
+        return self.n_running > 0 or can_admit or self._jobs.can_do(self.slots)
 
     def _execute(self, command: Command) -> None:
         """Carry a command out; an exception becomes the task's terminal message, if it has one."""
@@ -221,7 +218,7 @@ class Engine:
         self._outbox.flush()
         self._outbox.extend(self._jobs.do_for_idle(self.slots))
         if not self._stopping:
-            self._outbox.extend(self._jobs.do_heavy(is_busy=self.n_running > 0))
+            self._outbox.extend(self._jobs.do_heavy(self.slots))
             self._step.pause()
 
     def _abort(self, key: TaskKey) -> None:

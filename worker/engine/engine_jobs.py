@@ -18,24 +18,23 @@ class EngineJobs:
         self._counters = counters
         self._progress = progress
         self._step_target_s = step_target_s
-        self._owed_s = 0.0
-        """Seconds that steps get before the next long job: as many as the last one took, if that
-        was more than a step may take. So running tasks have half of the time at least."""
+        self._heavy_at = 0.0
+        """Time before which running tasks come first: they get as much time as the last long job
+        took, if that was more than a step may take."""
         self._for_slots: list[EngineJob] = []
         self._heavy: deque[EngineJob] = deque()
 
-    def can_do(self, slots: Sequence[Slot], *, is_busy: bool) -> bool:
-        """Return whether a job can be done now; `is_busy`: there are tasks that steps compute."""
-        if self._can_do_heavy(is_busy=is_busy):
+    def can_do(self, slots: Sequence[Slot]) -> bool:
+        """Return whether a job can be done now."""
+        if self._can_do_heavy(slots):
             return True
         return any(slots[job.slot].run is None for job in self._for_slots)
 
-    def _can_do_heavy(self, *, is_busy: bool) -> bool:
-        return bool(self._heavy) and not (is_busy and self._owed_s > 0.0)
-
-    def stepped(self, elapsed_s: float) -> None:
-        """Note that a step took so many seconds."""
-        self._owed_s = max(0.0, self._owed_s - elapsed_s)
+    def _can_do_heavy(self, slots: Sequence[Slot]) -> bool:
+        if not self._heavy:
+            return False
+        is_busy = any(slot.run is not None and not slot.is_paused for slot in slots)
+        return not is_busy or time.monotonic() >= self._heavy_at
 
     def take(self, job: EngineJob) -> list[Envelope]:
         """Do a short job, or keep it for later; return the messages so far."""
@@ -53,15 +52,15 @@ class EngineJobs:
         self._for_slots = [job for job in self._for_slots if job not in found]
         return [answer for job in found for answer in self._do(job)]
 
-    def do_heavy(self, *, is_busy: bool) -> list[Envelope]:
+    def do_heavy(self, slots: Sequence[Slot]) -> list[Envelope]:
         """Do the oldest of the jobs that take as long as a step, if it is their turn."""
-        if not self._can_do_heavy(is_busy=is_busy):
+        if not self._can_do_heavy(slots):
             return []
         start = time.monotonic()
         answers = self._do(self._heavy.popleft())
-        took_s = time.monotonic() - start
-        self._progress.took(took_s)
-        self._owed_s = took_s if took_s > self._step_target_s else 0.0
+        end = time.monotonic()
+        self._progress.took(end - start)
+        self._heavy_at = end + (end - start if end - start > self._step_target_s else 0.0)
         return answers
 
     def _do(self, job: EngineJob) -> list[Envelope]:

@@ -49,7 +49,6 @@ def runtime_directory(configured: str) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             path = stack.enter_context(_configured(configured) if configured else _new())
-            stack.enter_context(_locked(path))
         except OSError as error:
             what = f"runtime_dir {configured}" if configured else "a runtime directory"
             remedy = "name a folder that can be written with runtime_dir or TMPDIR"
@@ -66,12 +65,13 @@ def _locked(path: Path) -> Iterator[None]:
     """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                message = f"runtime_dir {path} is that of a pool that runs: name another folder"
-                raise ConfigError(message) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            message = f"runtime_dir {path} is that of a pool that runs: name another folder"
+            raise ConfigError(message) from error
+        except OSError:
+            pass  # a file system without locks
         yield
     finally:
         os.close(fd)
@@ -83,7 +83,7 @@ def _new() -> Iterator[Path]:
     _sweep(folder)
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=folder))
     # Renamed only when locked, so an unlocked file means that its owner has ended.
-    with (path / f"{_LOCK}.new").open("wb") as lock:
+    with _locked(path), (path / f"{_LOCK}.new").open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (path / f"{_LOCK}.new").rename(path / _LOCK)
         try:
@@ -107,14 +107,15 @@ def _configured(configured: str) -> Iterator[Path]:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o022:
         raise ConfigError(f"runtime_dir {path} is writable by others: chmod 0700 it")
-    before = {entry.name for entry in path.iterdir()}
-    try:
-        yield path
-    finally:
-        if existed:
-            _remove_all_but(before, path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    with _locked(path):  # before another pool's files could be taken for those of this one
+        before = {entry.name for entry in path.iterdir()}
+        try:
+            yield path
+        finally:
+            if existed:
+                _remove_all_but(before, path)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _remove_all_but(names: set[str], path: Path) -> None:

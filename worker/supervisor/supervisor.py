@@ -183,7 +183,7 @@ class Supervisor:
         return max(0.0, min(times) - now) if times else None
 
     def _policy_of(self, watch: ChildWatch) -> RestartPolicy:
-        policy = self._settings.policy
+        policy = replace(self._settings.policy, retries_configuration=watch.was_ready)
         if watch.child.launch.is_gateway:
             # Without any gateway no request can be served; another supervisor may help.
             is_only = len(self._children.gateways) == 1

@@ -7,7 +7,7 @@ from gateway.api.fields.chat.conversation import tool_call
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
-    allowed_names,
+    only_allowed,
     read_choice_name,
     read_choice_word,
     read_function,
@@ -35,8 +35,8 @@ def _allowed(choice: Mapping[str, Any], tools: Sequence[Tool]) -> tuple[tuple[To
     listed = choice.get("tools")
     if isinstance(listed, list):
         listed = [tool.get("function") for tool in listed if isinstance(tool, dict)]
-    names = allowed_names(listed, "tool_choice.allowed_tools.tools")
-    return tuple(tool for tool in tools if tool["function"]["name"] in names), choice.get("mode")
+    path = "tool_choice.allowed_tools.tools"
+    return only_allowed(tools, listed, path), choice.get("mode")
 
 
 def _tool(tool: Any, path: str) -> Tool:

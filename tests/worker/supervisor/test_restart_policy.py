@@ -77,25 +77,18 @@ def test_configuration_is_quarantine_at_once() -> None:
 
 def test_a_configuration_that_has_worked_is_tried_again_for_as_long_as_it_takes() -> None:
     """Found on a GPU whose memory another program took: the pool ended with 78."""
-    verdict = judge(RunHistory(), now=9, ready_s=9, exit_code=EXIT_CONFIG, policy=POLICY)
+    policy = RestartPolicy(retries_configuration=True)
+    verdict = judge(RunHistory(), now=9, ready_s=9, exit_code=EXIT_CONFIG, policy=policy)
     delays, now = [verdict.delay_s], 9.0
     for _ in range(20):
         now += verdict.delay_s or 0.0
-        verdict = judge(verdict.history, now=now, ready_s=0, exit_code=EXIT_CONFIG, policy=POLICY)
+        verdict = judge(verdict.history, now=now, ready_s=0, exit_code=EXIT_CONFIG, policy=policy)
         assert not verdict.is_quarantine
         delays.append(verdict.delay_s)
     assert delays == [0.5, 1, 2, 4, 8, 16] + [30] * 15
     # A crash after it counts as the first: what was lacking is no reason for quarantine.
-    crash = judge(verdict.history, now=now, ready_s=1, exit_code=1, policy=POLICY)
+    crash = judge(verdict.history, now=now, ready_s=1, exit_code=1, policy=policy)
     assert not crash.is_quarantine
-
-
-def test_a_model_on_demand_that_cannot_work_any_more_is_given_up() -> None:
-    """Its client gets an error and may ask again."""
-    policy = RestartPolicy(retries_configuration=False)
-    history = RunHistory(was_ready=True)
-    verdict = judge(history, now=9, ready_s=0, exit_code=EXIT_CONFIG, policy=policy)
-    assert verdict.delay_s is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(0, 1000)), max_size=40))

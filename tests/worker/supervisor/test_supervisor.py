@@ -45,7 +45,8 @@ DRIVER = textwrap.dedent(
                watchdog_s=plan["watchdog_s"])
         for name, kind in plan["children"].items()
     ]
-    fixed = Mock(models=None, keeps_going=False, drained=frozenset())
+    on_demand = plan.get("on_demand")
+    fixed = Mock(models=on_demand, keeps_going=bool(on_demand), drained=frozenset())
     fixed.deadlines = fixed.greeting = list
     fixed.report = lambda now: RolloutReport()
     control = ControlServer(Path(plan["scratch"], "control.sock"))
@@ -280,6 +281,13 @@ def test_a_worker_that_lacks_memory_after_a_crash_is_tried_again_until_it_has_it
     process.wait_for_count("process ready child=w1", 2)
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
+
+
+def test_a_model_on_demand_that_cannot_work_any_more_is_given_up(start: Start) -> None:
+    """Its client gets an error and may ask again."""
+    process = start("lacks-memory", on_demand=True)
+    process.wait_for('process given up child=w1 cause="out of memory"')
+    assert process.text.count("process died child=w1") == 1
 
 
 def test_a_gateway_that_has_worked_is_tried_again_until_it_can_work(start: Start) -> None:

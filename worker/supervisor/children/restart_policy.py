@@ -25,8 +25,10 @@ class RestartPolicy:
     max_deaths: int = 5
     quarantine_s: float | None = 600.0
     """Duration of the first quarantine; each further one is twice as long. None: it is given up."""
-    retries_configuration: bool = True
-    """Whether a process that has worked is tried again if it says that it cannot any more."""
+    retries_configuration: bool = False
+    """Whether a process that says that it cannot work as configured is tried again, at most every
+    `MAX_DELAY_S`: it has worked so, and the machine lacks something for a time, such as memory that
+    another program took or a file that is being replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,6 @@ class RunHistory:
     """Delay before its current run; 0 if it never died."""
     n_quarantines: int = 0
     """Number of quarantines since it was last healthy."""
-    was_ready: bool = False
-    """Whether it was ready in any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +60,22 @@ def judge(
         history,
         deaths=tuple(at for at in history.deaths if now - at < WINDOW_S),
         n_quarantines=0 if ready_s >= WINDOW_S else history.n_quarantines,
-        was_ready=history.was_ready or ready_s > 0.0,
     )
     if exit_code == EXIT_OK and ready_s:
         return RestartDecision(history, policy.first_delay_s)
     after = replace(history, deaths=(*history.deaths, now))
-    if exit_code == EXIT_CONFIG:
-        return _judge_configuration(history, after, policy)
-    if len(after.deaths) >= policy.max_deaths:
+    is_config = exit_code == EXIT_CONFIG
+    if is_config and not policy.retries_configuration:
+        return RestartDecision(after, None)
+    if len(after.deaths) >= policy.max_deaths and not is_config:
         if policy.quarantine_s is None:
             return RestartDecision(after, None)
         n = history.n_quarantines
         delay = min(policy.quarantine_s * 2**n, _MAX_QUARANTINE_S)
         after = replace(after, deaths=(), delay_s=0.0, n_quarantines=n + 1)
         return RestartDecision(after, delay, is_quarantine=True)
-    is_healthy = ready_s >= _HEALTHY_AFTER_S
-    delay = policy.first_delay_s if is_healthy else _next_delay_s(history, policy)
-    return RestartDecision(replace(after, delay_s=delay), delay)
-
-
-def _judge_configuration(
-    history: RunHistory, after: RunHistory, policy: RestartPolicy
-) -> RestartDecision:
-    """Decide on a process that says that it cannot work as configured.
-
-    Where the same configuration has worked, the machine lacks something for a time: memory that
-    another program took, a file that is being replaced. That is tried again, at most every
-    `MAX_DELAY_S`, and is no reason for quarantine, which would outlast the lack by far.
-    """
-    if not (history.was_ready and policy.retries_configuration):
-        return RestartDecision(after, None)
-    delay = _next_delay_s(history, policy)
-    return RestartDecision(replace(history, delay_s=delay), delay)
-
-
-def _next_delay_s(history: RunHistory, policy: RestartPolicy) -> float:
-    """Return twice the last delay, the policy's first one if there was none."""
-    return min(history.delay_s * 2, MAX_DELAY_S) if history.delay_s > 0 else policy.first_delay_s
+    delay = policy.first_delay_s
+    if history.delay_s > 0 and ready_s < _HEALTHY_AFTER_S:
+        delay = min(history.delay_s * 2, MAX_DELAY_S)
+    # Quarantine would outlast by far what the machine lacks for a time: that counts as no death.
+    return RestartDecision(replace(history if is_config else after, delay_s=delay), delay)

@@ -66,11 +66,13 @@ def read_choice_name(name: Any, tools: Sequence[Tool], choice: Any, path: str) -
     return f"function:{name}"
 
 
-def allowed_names(listed: Any, path: str) -> list[Any]:
-    """Return the names in OpenAI's choice `allowed_tools`, whose list stands at `path`."""
+def only_allowed(tools: Sequence[Tool], listed: Any, path: str) -> tuple[Tool, ...]:
+    """Return the tools that OpenAI's choice `allowed_tools` names, in a list at `path`."""
     if not isinstance(listed, list):
         raise InvalidRequest(f"Field '{path}': must be an array", param=path)
-    return [entry.get("name") for entry in listed if isinstance(entry, dict)]
+    named = (entry.get("name") for entry in listed if isinstance(entry, dict))
+    names = {name for name in named if isinstance(name, str)}
+    return tuple(tool for tool in tools if tool["function"]["name"] in names)
 
 
 def check_tool_use(body: Mapping[str, Any], choice: str, *, streams_log_probs: bool) -> None:

@@ -9,7 +9,7 @@ from gateway.api.fields.chat.reasoning import check_effort, read_effort
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
-    allowed_names,
+    only_allowed,
     read_choice_name,
     read_choice_word,
     read_function,
@@ -94,12 +94,11 @@ def _tool_use(body: Mapping[str, Any]) -> ToolUse:
     if value is not None and not isinstance(value, list):
         raise InvalidRequest("'tools' must be an array of objects", param="tools")
     functions = {f"tools[{i}]": tool for i, tool in enumerate(value or ()) if _is_function(tool, i)}
+    tools = tuple(_function(tool, path) for path, tool in functions.items())
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        names = allowed_names(choice.get("tools"), "tool_choice.tools")
+        tools = only_allowed(tools, choice.get("tools"), "tool_choice.tools")
         choice = choice.get("mode")
-        functions = {path: tool for path, tool in functions.items() if tool.get("name") in names}
-    tools = tuple(_function(tool, path) for path, tool in functions.items())
     return ToolUse(tools, _choice(choice, tools))
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from protocol.wire.messages import Done, Finish, TaskKey
 from tests.worker.engines import Rig
-from worker.engine import engine as engine_module
 from worker.engine import engine_jobs
 from worker.engine.task import EngineJob
 
@@ -16,8 +15,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        for module in (engine_module, engine_jobs):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(engine_jobs, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def pass_by(self, seconds: float) -> None:
         """Let time pass."""
