@@ -30,7 +30,6 @@ class _Copy:
     pieces: Sequence[State]
     chains: list[BlockChain]
     """Prompts that the tokens begin with, in blocks; the one that came last is the last."""
-    last_used: int
 
     @property
     def n_bytes(self) -> int:
@@ -54,9 +53,9 @@ class HostCache:
         self._blocks = blocks if blocks is not None else CachedBlocks()
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
+        """The least recently used one first."""
         self._trees: dict[Hashable, RadixTree] = {}
         self._n_made = 0
-        self._n_uses = 0
         self.n_bytes = 0
 
     def can_hold(self, n_bytes: float) -> bool:
@@ -103,8 +102,7 @@ class HostCache:
         tree = self._trees.setdefault(namespace, RadixTree())
         self._n_made += 1
         key = self._n_made
-        self._copies[key] = _Copy(namespace, list(tokens), pieces, [], 0)
-        self._use(key)
+        self._copies[key] = _Copy(namespace, list(tokens), pieces, [])
         self._add_chain(key, chain)
         tree.extend(key, tokens)
         self.n_bytes += n_bytes
@@ -159,8 +157,7 @@ class HostCache:
         if not self.can_hold(n_bytes):
             return False
         while 0 <= self._n_bytes_max < self.n_bytes + n_bytes:
-            oldest = min(self._copies, key=lambda key: self._copies[key].last_used)
-            self._drop(oldest)
+            self._drop(next(iter(self._copies)))
         return True
 
     def _add_chain(self, key: int, chain: BlockChain | None) -> None:
@@ -179,9 +176,8 @@ class HostCache:
             self._blocks.put((key, number), chain)
 
     def _use(self, *keys: int) -> None:
-        self._n_uses += 1
         for key in keys:
-            self._copies[key].last_used = self._n_uses
+            self._copies[key] = self._copies.pop(key)
 
     def _drop(self, key: int) -> list[BlockChain]:
         """Drop a copy; return the prompts by which it was known."""
