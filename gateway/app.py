@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Scope
 from gateway.api.anthropic import messages
 from gateway.api.fields.endpoints import ENDPOINTS
 from gateway.api.llamacpp import completion, infill
-from gateway.api.openai import chat, completions
+from gateway.api.openai import chat, completions, transcriptions
 from gateway.api.openai.responses import plan as responses
 from gateway.feed.endpoint import PoolEventStream
 from gateway.feed.feed import PoolFeed
@@ -230,6 +230,7 @@ def _chat_posts(service: Service) -> dict[str, _Endpoint]:
     responding = GenerationEndpoint(service, responses.plan, "Response")
     chats = PromptEndpoints(service, chat.plan, "ChatCompletion")
     prompts = PromptEndpoints(service, responses.plan, "Response")
+    transcribing = GenerationEndpoint(service, transcriptions.plan, "Transcription")
     return {
         "/v1/chat/completions": chatting,
         "/chat/completions": chatting,
@@ -241,6 +242,8 @@ def _chat_posts(service: Service) -> dict[str, _Endpoint]:
         "/responses": responding,
         "/v1/responses/input_tokens": prompts.count_typed,
         "/responses/input_tokens": prompts.count_typed,
+        "/v1/audio/transcriptions": transcribing,
+        "/audio/transcriptions": transcribing,
         "/v1/messages": GenerationEndpoint(service, messages.plan, "Message"),
         "/v1/messages/count_tokens": PromptEndpoints(service, messages.plan, "Message").count,
     }

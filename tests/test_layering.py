@@ -46,7 +46,7 @@ DIALECT = {
 RULES: dict[str, set[str]] = {
     "protocol": {"msgpack", "protocol"},
     "gateway": {
-        *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson"),
+        *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson", "python_multipart"),
         *("click", "uvloop", "h11"),
     },
     "gateway/http/protocols": {"gateway.http.protocols", "hypercorn", "h11", "h2"},

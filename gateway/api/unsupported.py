@@ -69,8 +69,6 @@ def refuse_unsupported(
 
 
 REFUSED_ENDPOINTS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "/audio/transcriptions": (("POST",), "transcription"),
-    "/v1/audio/transcriptions": (("POST",), "transcription"),
     "/v1/systemone": (("POST",), "decision models"),
 }
 """Path to methods and purpose: the endpoints of llama-server that this server lacks."""

@@ -140,7 +140,10 @@ def _operation(path: str, method: str) -> Schema:
         operation["parameters"] = parameters
     if endpoint and endpoint.body:
         reference = {"$ref": f"#/components/schemas/{endpoint.body}"}
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": reference}}}
+        operation["requestBody"] = {
+            "required": True,
+            "content": {endpoint.takes: {"schema": reference}},
+        }
     if path in PUBLIC_PATHS:
         operation["security"] = []
     return operation

@@ -4,6 +4,7 @@ import math
 from functools import singledispatch
 from typing import Any
 
+from gateway.api.fields.structures import Upload
 from protocol.wire.shapes import (
     Bound,
     Clamp,
@@ -52,6 +53,11 @@ def _(shape: Token) -> Schema:
 @schema_of.register
 def _(shape: TextShape) -> Schema:
     return {"type": "string", **_bound("maxLength", shape.max_length)}
+
+
+@schema_of.register
+def _(shape: Upload) -> Schema:
+    return {"type": "string", "contentMediaType": "application/octet-stream"}
 
 
 @schema_of.register

@@ -9,8 +9,18 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from gateway.api.fields.bounds import bounds_of, check_body, check_known
+from gateway.api.fields.forms import from_form
 from gateway.http.answer_budget import AnswerBudget
-from gateway.http.bodies.body import HELD, LARGE, MIB, BodyLimits, in_thread, read_json, read_list
+from gateway.http.bodies.body import (
+    HELD,
+    LARGE,
+    MIB,
+    BodyLimits,
+    in_thread,
+    read_form,
+    read_json,
+    read_list,
+)
 from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.refusal_pause import RefusalPause
@@ -92,6 +102,8 @@ class Service:
         self.pool.dispatcher.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
             return await read_list(scope, receive, self.body_limits)
+        if kind == "Transcription":
+            return from_form(kind, await read_form(scope, receive, self.body_limits))
         return await read_json(scope, receive, self.body_limits)
 
     async def with_model(self, body: Any, scope: Scope, receive: Receive, kind: str) -> ReadRequest:

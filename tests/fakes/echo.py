@@ -52,6 +52,8 @@ class FakeOptions:
     fim_missing: tuple[str, ...] = ()
     media_marker: str = ""
     """Not empty: it takes images."""
+    has_audio: bool = False
+    """With `media_marker`: it takes sounds, too."""
 
 
 @dataclass(slots=True)

@@ -138,6 +138,7 @@ class FakeWorker:
             fim_missing=o.fim_missing,
             media_marker=o.media_marker,
             has_vision=bool(o.media_marker),
+            has_audio=o.has_audio,
         )
         await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card, is_held=o.is_held))
 

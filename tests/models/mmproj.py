@@ -34,7 +34,9 @@ def write_mmproj(path: Path, n_embd_text: int, *, bias: float = 0.0) -> Path:
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     for name, shape in _shapes(n_embd_text).items():
-        writer.add_tensor(name, _weights(name, shape) + np.float32(bias * (name == "mm.2.bias")))
+        writer.add_tensor(
+            name, random_weights(name, shape) + np.float32(bias * (name == "mm.2.bias"))
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -72,7 +74,7 @@ def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+def random_weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
     random = np.random.default_rng(sum(name.encode()))
     values = random.standard_normal(shape)
     if len(shape) == 1:

@@ -18,8 +18,10 @@ from gateway.api.fields.structures import (
     PROMPTS,
     RESPONSE_FORMAT,
     SYSTEM_PROMPT,
+    TEMPLATE_VARIABLES,
     TEXT,
     WORD,
+    Upload,
 )
 from gateway.api.fields.tables import (
     CHAT,
@@ -129,6 +131,22 @@ BODIES: Mapping[str, Body] = {
             "logprobs": FLAG,
         },
         required=("messages",),
+    ),
+    "Transcription": Body(
+        doc="A sound to write down, and llama-server's fields, as a form.",
+        has_sampling=True,
+        fields={
+            **SHARED,
+            "file": Upload(),
+            "prompt": TEXT,
+            "language": WORD,
+            "response_format": WORD,
+            "include": Items(NAME, 64),
+            "timestamp_granularities": Items(NAME, 64),
+            "chat_template_kwargs": TEMPLATE_VARIABLES,
+            "reasoning_effort": WORD,
+        },
+        required=("file",),
     ),
     "Tokenize": Body(
         doc="Text, or texts and tokens mixed.",
@@ -241,6 +259,8 @@ class EndpointSpec:
     summary: str
     body: str = ""
     """A key of `BODIES`; empty is none."""
+    takes: str = "application/json"
+    """Media type of the body."""
     kinds: tuple[str, ...] = ("application/json",)
     """Media types of the answer."""
     query: tuple[str, ...] = ()
@@ -272,6 +292,13 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
     **_aliases("/completion /completions", "Completion", "Continue a text", kinds=_STREAM),
     **_aliases("/infill", "Infill", "Write the text between two texts", kinds=_STREAM),
     **_aliases("/v1/responses /responses", "Response", "Answer", kinds=_STREAM),
+    **_aliases(
+        "/v1/audio/transcriptions /audio/transcriptions",
+        "Transcription",
+        "Write down what a sound says",
+        takes="multipart/form-data",
+        kinds=_STREAM,
+    ),
     **_aliases("/v1/messages", "Message", "Answer, as Anthropic's API does", kinds=_STREAM),
     **_aliases("/v1/messages/count_tokens", "Message", _COUNT_TOKENS),
     **_aliases("/v1/responses/input_tokens /responses/input_tokens", "Response", _COUNT_TOKENS),

@@ -1,8 +1,12 @@
 """The shapes of nested request fields: messages, tools, formats, prompts."""
 
+from dataclasses import dataclass
+from typing import Any
+
 from protocol.wire.shapes import (
     CONTEXT_CHARS,
     CONTEXT_TOKENS,
+    Bounds,
     Either,
     Entries,
     Fields,
@@ -13,7 +17,27 @@ from protocol.wire.shapes import (
     Several,
     TextShape,
     Token,
+    refusal,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Upload(FieldShape):
+    """A file of a form, a medium of the prompt."""
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        """Raise `TaskError` if the file is larger than an image may be."""
+        if not isinstance(value, bytes):
+            return
+        n_most = int(bounds["image_chars"]) * 3 // 4
+        if len(value) > n_most:
+            raise refusal(path, f"at most {n_most} bytes, but got {len(value)}")
+        bounds.count_media(path)
+
+    def describe(self) -> str:
+        """Write down the largest size."""
+        return "three quarters of `image_mib`"
+
 
 WORD = TextShape(max_length=256)
 """A text that is compared with a few known words."""

@@ -1,6 +1,6 @@
 """Reads request bodies, bounded in size and time; their total size is bounded too.
 
-The Content-Type is ignored: `curl -d` sends that of a form, browsers send text/plain, and
+The Content-Type of JSON is ignored: `curl -d` sends that of a form, browsers send text/plain, and
 llama-server reads all of them as JSON.
 """
 
@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope
 
 from gateway.http.bodies.byte_budget import ByteBudget
+from gateway.http.bodies.form import parse_form
 from gateway.http.bodies.parsing import parse_list, parse_object, parse_value
 from gateway.http.errors import RequestRefused
 from protocol.config.limits import LimitsConfig
@@ -94,6 +96,14 @@ async def read_list(scope: Scope, receive: Receive, limits: BodyLimits) -> list[
 async def read_value(scope: Scope, receive: Receive, limits: BodyLimits) -> Any:
     """Return the JSON of a request, whatever it is; raises like `read_json`."""
     return await _parsed(parse_value, scope, receive, limits)
+
+
+async def read_form(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
+    """Return the texts and files of a multipart/form-data request; raises like `read_json`."""
+    content_type = Headers(scope=scope).get("content-type", "")
+    return await _parsed(
+        lambda data, _limits: parse_form(data, content_type), scope, receive, limits
+    )
 
 
 async def _parsed(

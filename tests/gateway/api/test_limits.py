@@ -12,6 +12,7 @@ import pytest
 from gateway.api.anthropic import messages
 from gateway.api.fields.bounds import bounds_of, check_body
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
+from gateway.api.fields.structures import Upload
 from gateway.api.fields.tables import HEADERS, PATHS, QUERIES, fields_of
 from gateway.api.openai.responses import plan as responses
 from gateway.api.unsupported import REFUSED_FIELDS
@@ -101,6 +102,7 @@ _BEYOND: dict[type[FieldShape], Callable[[Any, Bounds], Iterator[Any]]] = {
     Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.max_length]) + 1),)),
     Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.max_length]) + 1),)),
     Entries: _entries,
+    Upload: lambda shape, bounds: iter((bytes(int(bounds["image_chars"])),)),
 }
 
 

@@ -147,9 +147,8 @@ async def test_unknown_path_or_method_is_file_not_found(
     )
 
 
-@pytest.mark.parametrize("path", ["/audio/transcriptions", "/v1/systemone"])
-async def test_endpoints_to_come_say_so(gateway: Running, path: str) -> None:
-    response = await gateway.post(path, {})
+async def test_endpoints_to_come_say_so(gateway: Running) -> None:
+    response = await gateway.post("/v1/systemone", {})
     assert response.status_code == 501
     assert response.json()["error"]["type"] == "not_supported_error"
     assert "not supported yet" in response.json()["error"]["message"]

@@ -51,6 +51,7 @@ USES = {
     *("/v1/completions", "/completion", "/completions", "/infill"),
     *("/v1/chat/completions", "/chat/completions", "/v1/responses", "/responses"),
     *("/v1/messages", "/v1/messages/count_tokens", "/apply-template"),
+    *("/v1/audio/transcriptions", "/audio/transcriptions"),
     *("/v1/chat/completions/control", "/v1/chat/completions/input_tokens"),
     *("/chat/completions/input_tokens", "/v1/responses/input_tokens", "/responses/input_tokens"),
     *("/v1/embeddings", "/embeddings", "/embedding"),

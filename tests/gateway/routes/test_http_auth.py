@@ -29,6 +29,7 @@ PATHS = sorted(
         "/props",
         "/slots",
         "/metrics",
+        "/v1/audio/transcriptions",
         *(path.replace("{id_slot}", "0") for path in REFUSED_ENDPOINTS),
     }
 )

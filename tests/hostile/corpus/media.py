@@ -1,8 +1,9 @@
-"""Images that are none, images that are too large, and addresses that are not the client's."""
+"""Images that are none or too large, odd forms, and addresses that are not the client's."""
 
 import base64
 import struct
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from tests.hostile.case import CaseList, HostileCase, Target
@@ -28,6 +29,10 @@ def cases(target: Target) -> list[HostileCase]:
     found.chat("half a sound", messages=[{"role": "user", "content": [sound]}])
     found.chat("many images", messages=[{"role": "user", "content": [_part("")] * 1000}])
     found.post("20 MB image", "/v1/chat/completions", lambda: _big(20_000_000))
+    form = ((b"content-type", b"multipart/form-data; boundary=b"),)
+    for label, make in _FORMS.items():
+        found.post(label, "/v1/audio/transcriptions", make, headers=form)
+    found.post("a form without a boundary", "/v1/audio/transcriptions", b"--b--")
     return found.cases
 
 
@@ -67,6 +72,20 @@ _FILES: dict[str, bytes] = {
     "a PSD": b"8BPS\0\x01" + b"\xff" * 60,
     "an HDR": b"#?RADIANCE\n\n-Y 99999999 +X 99999999\n",
     "a PNM": b"P6 99999 99999 255\n",
+}
+
+_NAMED = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+_END = b"\r\n--b--\r\n"
+_FORMS: dict[str, Callable[[], bytes]] = {
+    "a form of line ends": lambda: _NAMED + b"\r\n" * 5_000_000 + _END,
+    "a form of near ends": lambda: _NAMED + b"\r\n--" * 2_500_000 + _END,
+    "a form of parts": lambda: (_NAMED + b"\r\n") * 100_000 + _END,
+    "a form of one header": lambda: b"--b\r\nA: " + b"x" * 10_000_000,
+    "a form of headers": lambda: b"--b\r\n" + b"A: b\r\n" * 1_000_000,
+    "a form of noise": lambda: bytes(range(256)) * 40_000,
+    "a form without an end": lambda: _NAMED + b"x" * 10_000_000,
+    "a form in a form": lambda: (_NAMED + _NAMED) * 100 + _END,
+    "a sound in a form": lambda: _NAMED + _FILES["half a WAV"] + _END,
 }
 
 _ODD: dict[str, Any] = {

@@ -146,12 +146,12 @@ class MediaReader:
                     message = f"the sounds take more than {MAX_SOUND_S:g} s together"
                     raise MediumRefused(message, place)
                 continue
-            if not self.has_vision:
-                raise MediumRefused("this model does not take images", place)
             size = n_pixels(data)
             n_pixels_left -= size
             if not size:  # libmtmd would take it for a video and give it to ffmpeg
                 raise MediumRefused(_NO_MEDIUM, place)
+            if not self.has_vision:
+                raise MediumRefused("this model does not take images", place)
             if n_pixels_left < 0:
                 message = f"the images have more than {MAX_PIXELS} pixels together"
                 raise MediumRefused(message, place)

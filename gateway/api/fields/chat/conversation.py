@@ -112,14 +112,23 @@ class ChatMedia:
         self.require_audio()
         return self._add(value, path, "audio")
 
+    def sound_file(self, data: bytes, path: str) -> Part:
+        """Take in a sound that was uploaded; raises `TaskError`."""
+        self.require_audio()
+        if not data:
+            raise InvalidRequest(f"Field '{path}': must not be empty", param=path)
+        return self._put(data, path)
+
     def _add(self, value: Any, path: str, kind: str) -> Part:
         if isinstance(value, str) and is_link(value):
             self._links.append(MediaLink(len(self._pieces), value, path, kind))
-            self._pieces.append(b"")
-        elif isinstance(value, str) and "://" in value[:16]:
+            return self._put(b"", path)
+        if isinstance(value, str) and "://" in value[:16]:
             message = f"Field '{path}': must be a URL of http, https, file or data"
             raise InvalidRequest(message, param=path)
-        else:
-            self._pieces.append(read_base64(value, path))
+        return self._put(read_base64(value, path), path)
+
+    def _put(self, data: bytes, path: str) -> Part:
+        self._pieces.append(data)
         self._fields.append(path)
         return Part(self._card.media_marker, is_marker=True)

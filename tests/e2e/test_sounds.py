@@ -1,0 +1,97 @@
+"""Sounds through the pool: the texts are llama-server's for the same random projector."""
+
+import base64
+import io
+import math
+import struct
+import wave
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.e2e.served import Served, serving
+from tests.models.audio_projector import write_audio_projector
+from tests.vendors import openai
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
+
+CHAT = "This is a Python function that takes a list of strings and returns"
+PLAIN = '"The new employee, who has been hired by the company'
+ENGLISH = '"The new employee, who is a software engineer, has'
+"""What llama-server answers on a CPU, greedy, to the same sound."""
+
+
+def wav(seconds: float, hertz: float = 440.0, rate: int = 16_000) -> bytes:
+    """Return a tone."""
+    values = (
+        int(9000 * math.sin(2 * math.pi * hertz * i / rate)) for i in range(int(seconds * rate))
+    )
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(b"".join(struct.pack("<h", value) for value in values))
+    return out.getvalue()
+
+
+SOUND = wav(2)
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One worker that hears."""
+    folder = tmp_path_factory.mktemp("hearing")
+    projector = write_audio_projector(folder / "mmproj.gguf", 576)
+    with serving("--mmproj", str(projector), "-c", "2048", "-np", "1", "--port", "0") as served:
+        yield served
+        assert "died" not in served.text
+
+
+def transcribe(pool: Served, sound: bytes = SOUND, **fields: Any) -> Any:
+    data = {"temperature": "0", "max_tokens": "12", **fields}
+    files = {"file": ("a.wav", sound)}
+    return pool.client.post("/v1/audio/transcriptions", data=data, files=files).json()
+
+
+def test_a_chat_hears_what_llama_server_hears(pool: Served) -> None:
+    data = base64.b64encode(SOUND).decode()
+    sound = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+    content = [{"type": "text", "text": "What is this?"}, sound]
+    body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 15}
+    answer = pool.client.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"].startswith(CHAT[:30])
+    assert answer["usage"]["prompt_tokens"] == 184
+    assert pool.client.get("/props").json()["modalities"]["audio"] is True
+
+
+def test_a_transcript_is_llama_servers(pool: Served) -> None:
+    plain, english = transcribe(pool), transcribe(pool, language="en")
+    assert plain["text"].startswith(PLAIN[:40])
+    assert english["text"].startswith(ENGLISH[:40])
+    assert (plain["usage"]["input_tokens"], english["usage"]["input_tokens"]) == (186, 191)
+
+
+def test_another_sound_is_heard(pool: Served) -> None:
+    other = transcribe(pool, wav(31))
+    assert other["usage"]["input_tokens"] > 300, "31 seconds are two chunks"
+
+
+def test_openais_client_reads_the_stream(pool: Served) -> None:
+    client = openai.OpenAI(base_url=f"{pool.url}/v1", api_key="none")
+    stream = client.audio.transcriptions.create(
+        model="any", file=("a.wav", SOUND), temperature=0, stream=True, extra_body={"max_tokens": 8}
+    )
+    *deltas, done = list(stream)
+    assert "".join(event.delta for event in deltas) == done.text
+    assert done.text.startswith(PLAIN[:20])
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [b"no sound", b"RIFF\xff\xff\xff\xffWAVEfmt " + b"\xff" * 20, b"ID3\x04" + b"\x7f" * 400],
+)
+def test_what_is_no_sound_is_refused_by_the_forms_field(pool: Served, sound: bytes) -> None:
+    error = transcribe(pool, sound)["error"]
+    assert (error["code"], error["param"]) == (400, "file"), error
