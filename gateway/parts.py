@@ -71,7 +71,7 @@ class GatewayParts:
             self.models.drain()
 
     async def close(self) -> None:
-        """End everything at once."""
+        """End everything at once; `settle` follows when the answers have ended."""
         self.feed.close()
         self.shared.close()
         self.keeper.sessions.close()
@@ -79,6 +79,10 @@ class GatewayParts:
             self.models.close()
         self.supervisor.close()
         await self.pool.close()
+
+    async def settle(self) -> None:
+        """Log the requests that are left, and write down what all have cost."""
+        self.pool.requests.close()
         if self.usage is not None:
             await asyncio.to_thread(self.usage.close)
         if self.tracing is not None:

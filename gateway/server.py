@@ -90,14 +90,12 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
-    siblings, streams = parts.siblings, parts.pool.transport.streams
+    siblings = parts.siblings
     counted = HostMetrics(metrics, parts.pool.status, siblings)
     app = app_of(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
-    duties = [asyncio.create_task(notify_watchdog(notifier))]
-    duties.append(asyncio.create_task(send_late(notifier)))
-    duties.append(asyncio.create_task(collect_garbage(lambda: not streams.by_id)))
+    duties = _duties(parts, notifier)
     try:
         if not await _begin(parts, signals, notifier):
             return EXIT_OK
@@ -123,6 +121,18 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         await parts.close()
         await admin.close()
         await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+        await parts.settle()
+
+
+def _duties(parts: GatewayParts, notifier: Notifier) -> list[asyncio.Task[None]]:
+    """Begin what is done beside the requests until the process ends."""
+    streams = parts.pool.transport.streams
+    works = (
+        notify_watchdog(notifier),
+        send_late(notifier),
+        collect_garbage(lambda: not streams.by_id),
+    )
+    return [asyncio.create_task(work) for work in works]
 
 
 def app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:

@@ -128,7 +128,7 @@ class AccessMiddleware:
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:
         fault = framing_fault(scope, self._limits)
         if fault is not None:
-            response = refused_response(fault, scope["path"])
+            response = refused_response(fault, scope)
             if scope.get("http_version") != "2":
                 # What follows may be a second request only by our reading of the framing.
                 response.headers["connection"] = "close"
@@ -137,7 +137,7 @@ class AccessMiddleware:
         try:
             check_head(scope, self._bounds)
         except TaskError as error:
-            await task_error_response(error, scope["path"])(scope, receive, exchange.forward)
+            await task_error_response(error, scope)(scope, receive, exchange.forward)
             return
         try:
             await self._app(scope, receive, exchange.forward)
@@ -154,9 +154,7 @@ class AccessMiddleware:
                 },
             )
             if not exchange.status:
-                await task_error_response(INTERNAL_ERROR, scope["path"])(
-                    scope, receive, exchange.forward
-                )
+                await task_error_response(INTERNAL_ERROR, scope)(scope, receive, exchange.forward)
         await exchange.cut(scope)
 
 

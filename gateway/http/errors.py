@@ -14,7 +14,9 @@ import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from gateway.pool.requests.record import REQUEST, RequestRecord
 from protocol.errors import ErrorCode, NotStored, TaskError
 
 Headers = dict[str, str]
@@ -60,11 +62,17 @@ _MAX_CHARS = 2000
 _END_CHARS = 300
 """How many of these come from the end, where the reason often follows the quotation."""
 
+_CAUSE_CHARS = 200
+"""Maximum characters of a message in the log line of its request."""
+
 _DETAILS = ("n_prompt_tokens", "n_ctx")
 """Numbers that the body of `CONTEXT_EXCEEDED` has, as in llama-server."""
 
 _SEND_ALL = {"error_code": "thread_not_found"}
 """Anthropic's word for `NotStored`; its client then sends the whole conversation."""
+
+
+_NO_SCOPE: Scope = {}
 
 
 class RequestRefused(Exception):
@@ -120,25 +128,41 @@ def retry_headers(error: TaskError) -> Headers:
     return headers
 
 
-def task_error_response(error: TaskError, path: str = "") -> Response:
+def task_error_response(error: TaskError, scope: Scope = _NO_SCOPE) -> Response:
     """Return the response for a failed task before its first byte."""
+    note_cause(error, scope)
     status = ANSWERS[error.code].status
-    return json_response(_enveloped(path, task_error_body(error)), status, retry_headers(error))
+    return json_response(_enveloped(scope, task_error_body(error)), status, retry_headers(error))
 
 
-def refused_response(error: RequestRefused, path: str = "") -> Response:
+def refused_response(error: RequestRefused, scope: Scope = _NO_SCOPE) -> Response:
     """Return the response for a request that reached no handler."""
+    note_cause(error, scope)
     fields = {"message": shortened(error.message), "type": error.kind, "code": error.status}
-    body = _enveloped(path, {"error": fields})
+    body = _enveloped(scope, {"error": fields})
     return json_response(body, error.status, {"x-should-retry": "false"})
+
+
+def note_cause(error: TaskError | RequestRefused, scope: Scope) -> None:
+    """Note what the client is told, for the log line of the request.
+
+    Of a wrong field that is its name alone: the message may quote the prompt.
+    """
+    record: RequestRecord | None = scope.get(REQUEST)
+    if record is None:
+        return
+    cause = error.message
+    if isinstance(error, TaskError) and error.code is ErrorCode.INVALID_REQUEST:
+        cause = f"invalid {error.param or 'request'}"
+    record.cause = cause[:_CAUSE_CHARS]
 
 
 _ANTHROPIC_PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 
 
-def _enveloped(path: str, body: dict[str, Any]) -> dict[str, Any]:
+def _enveloped(scope: Scope, body: dict[str, Any]) -> dict[str, Any]:
     """Add `"type": "error"`, which Anthropic's clients need and others ignore."""
-    return {"type": "error", **body} if path in _ANTHROPIC_PATHS else body
+    return {"type": "error", **body} if scope.get("path") in _ANTHROPIC_PATHS else body
 
 
 def json_response(value: Any, status: int = 200, headers: Headers | None = None) -> Response:
@@ -155,22 +179,22 @@ def success_response(status: int = 200) -> Response:
 async def on_task_error(request: Request, error: Exception) -> Response:
     """Answer a `TaskError` that a handler raised."""
     assert isinstance(error, TaskError)
-    return task_error_response(error, request.scope["path"])
+    return task_error_response(error, request.scope)
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
     """Answer a `RequestRefused` that a handler raised."""
     assert isinstance(error, RequestRefused)
-    return refused_response(error, request.scope["path"])
+    return refused_response(error, request.scope)
 
 
 async def on_http_exception(request: Request, error: Exception) -> Response:
     """Answer Starlette's exceptions; as in llama-server, a wrong method counts as unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405):
-        return refused_response(FILE_NOT_FOUND, request.scope["path"])
+        return refused_response(FILE_NOT_FOUND, request.scope)
     refusal = RequestRefused(error.status_code, str(error.detail))
-    return refused_response(refusal, request.scope["path"])
+    return refused_response(refusal, request.scope)
 
 
 HANDLERS: Mapping[Any, Any] = {

@@ -94,12 +94,11 @@ class Pool:
         self._tick()
 
     async def close(self) -> None:
-        """End everything at once."""
+        """End everything at once but the book of requests, whose answers are still written."""
         self._metrics.loop_lag.close()
         if self._timer is not None:
             self._timer.cancel()
         self.transport.close()
-        self.requests.close()
 
     def submit(
         self,

@@ -32,6 +32,9 @@ from protocol.wire.sharing import Recall, Returned, SettingsReport
 
 logger = logging.getLogger(__name__)
 
+_MOVED = "each of its tasks goes on at the next free worker, or fails with 503"
+_UNTOUCHED = "it had no task"
+
 
 class ActionRunner(Protocol):
     """What carries out what follows from a message: the transport."""
@@ -109,7 +112,8 @@ class WorkerInbox:
                 "worker": peer.name,
                 "model": peer.model,
                 "cause": reason,
-                "action": "its tasks go on at other workers" if died else None,
+                "n_tasks": n_tasks,
+                "action": (_MOVED if n_tasks else _UNTOUCHED) if died else None,
             },
         )
         self._runner.perform(actions)

@@ -15,7 +15,7 @@ from gateway.http.answer_budget import AnswerReservation
 from gateway.http.bodies.body import in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
-from gateway.http.errors import json_response, task_error_body
+from gateway.http.errors import json_response, note_cause, task_error_body
 from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
 from gateway.http.origin.request_origin import read_origin
@@ -195,6 +195,7 @@ class GenerationEndpoint:
         except TaskError as error:
             if not events.is_open:
                 raise
+            note_cause(error, exchange.scope)
             # The event tells clients that read it; the body without its end tells all the others.
             await events.write(plan.failure(task_error_body(error)))
             return

@@ -110,3 +110,4 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
             await parts.close()
             await client.aclose()
             await server.close(grace_s=0.2)
+            await parts.settle()

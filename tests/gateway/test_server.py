@@ -179,10 +179,13 @@ async def test_a_drain_ends_running_streams_at_its_limit(
                 with pytest.raises(httpx.RemoteProtocolError):
                     async for part in parts:
                         text += part
-            code, _ = await gateway.ended()
+            code, log = await gateway.ended()
             took_s = asyncio.get_running_loop().time() - began_at
     assert code == 0
     assert '"type":"unavailable_error"' in text
+    (line,) = re.findall(r"request done .*path=/completion.*", log)
+    assert " status=200 " in line
+    assert line.endswith('finish=unavailable cause="The server is shutting down"')
     assert drain_timeout_s * 0.9 <= took_s < drain_timeout_s + 15
 
 
@@ -201,9 +204,11 @@ async def test_a_drain_lets_what_runs_finish(tmp_path: Path) -> None:
                 gateway.signal()
                 async for part in parts:
                     text += part
-            code, _ = await gateway.ended()
+            code, log = await gateway.ended()
     assert code == 0
     assert '"tokens_predicted":50,' in text and '"stop":true' in text
+    (line,) = re.findall(r"request done .*path=/completion.*", log)
+    assert " status=200 duration_s=" in line, "the last answer is logged when it has ended"
 
 
 async def test_a_drain_does_not_wait_for_a_stream_that_nobody_reads(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class AuthMiddleware:
         if record is not None:
             record.key, record.tenant = scope["key"], scope["tenant"]
         if refusal is not None:
-            await refused_response(refusal, scope["path"])(scope, receive, send)
+            await refused_response(refusal, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

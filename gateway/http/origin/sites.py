@@ -40,7 +40,7 @@ class HostMiddleware:
                 "name it with --allowed-hosts, or set an API key"
             )
             refusal = RequestRefused(403, message, "permission_error")
-            await refused_response(refusal, scope["path"])(scope, receive, send)
+            await refused_response(refusal, scope)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -164,5 +164,6 @@ def _log(row: Mapping[str, Any], level: int) -> None:
             "ttft_s": row["ttft_s"],
             "itl_s": row["itl_s"],
             "finish": row["finish"],
+            "cause": row["cause"],
         },
     )

@@ -28,6 +28,8 @@ class RequestRecord:
         """Number of tasks whose cost a worker may still report."""
         self.key = self.tenant = self.model = self.client = ""
         self.status = 0
+        self.cause = ""
+        """What its client was told when it failed; empty if it did not."""
         self.duration_s = 0.0
         self.is_over = False
         """Whether its answer has ended, or its client has left."""
@@ -149,4 +151,5 @@ def summary(record: RequestRecord) -> dict[str, Any]:
         "ttft_s": first.ttft_s or None if first else None,
         "itl_s": first.answer.itl_s or None if first else None,
         "finish": record.finish or None,
+        "cause": record.cause or None,
     }

@@ -1,13 +1,14 @@
 """The table from failures to answers."""
 
 import json
+import logging
 from typing import Any
 
 import pytest
 
 from gateway.http.errors import ANSWERS, RequestRefused, refused_response, task_error_response
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from tests.gateway.inprocess import Running
+from tests.gateway.inprocess import Running, until
 
 
 @pytest.mark.parametrize(
@@ -95,3 +96,28 @@ async def test_anthropics_clients_find_their_type_in_every_refusal(
 def test_what_a_client_sent_is_not_quoted_at_length(response: Any) -> None:
     assert len(response.body) < 5000
     assert json.loads(_text(response))["error"]["message"].endswith("x is odd")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("/completion", {"prompt": "a b"}, None),
+        ("/completion", {"prompt": "my poem", "top_k": "my poem"}, "invalid top_k"),
+        ("/completion", ["my poem"], "invalid request"),
+        ("/nowhere", {}, "File Not Found"),
+        ("/rerank", {"query": "my poem", "documents": ["a"]}, "This server does not"),
+    ],
+)
+async def test_a_request_that_failed_has_the_cause_in_its_line(
+    gateway: Running, caplog: pytest.LogCaptureFixture, asked: tuple[str, Any, str | None]
+) -> None:
+    path, body, cause = asked
+    caplog.set_level(logging.INFO, "gateway.pool.requests")
+    await gateway.post(path, body)
+    await until(lambda: "request done" in caplog.messages)
+    (line,) = [vars(one) for one in caplog.records if one.message == "request done"]
+    assert "poem" not in str(line)
+    if cause is None:
+        assert line["cause"] is None
+    else:
+        assert line["cause"].startswith(cause)

@@ -309,7 +309,7 @@ async def test_a_worker_that_leaves_because_it_failed_is_a_loss(rig: Rig) -> Non
         await rig.until(0)
     assert rig.metrics.losses["w0", "fake"] == 1
     assert any(
-        line.startswith('worker lost worker=w0 model=fake cause="said bye: failed"')
+        line.startswith('worker lost worker=w0 model=fake cause="said bye: failed" n_tasks=0')
         for line in rig.waiter.lines
     )
 

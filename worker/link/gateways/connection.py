@@ -31,6 +31,9 @@ _LOSSES = (
 )
 """Events after which the worker reconnects: after some of them ZeroMQ does not retry."""
 _WARN_EVERY_S = 60.0
+_QUIET_LOSSES = 2
+"""Losses in a row before a failed handshake on this host is logged. Source: a gateway that is
+killed breaks the connection, and often the handshake of the next one too."""
 
 
 class GatewayConnection:
@@ -191,12 +194,18 @@ class GatewayConnection:
 
     def _warn(self, event: int) -> None:
         """Log a failed handshake, once a minute."""
+        is_tcp = self._dialer.endpoint.is_tcp
+        if not is_tcp and self._dialer.n_failed < _QUIET_LOSSES:
+            return
         if time.monotonic() < self._refused_at + _WARN_EVERY_S:
             return
         self._refused_at = time.monotonic()
         if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
             cause = "the gateway does not know this worker's key, or blocks it"
             hint = "put the .pub file of this worker into the gateway's --worker-keys"
+        elif not is_tcp:
+            cause = "no handshake: no gateway listens there, or it has ended"
+            hint = "see the gateway's log, and check --connect"
         else:
             cause = "no handshake: wrong key for this gateway, or no gateway listens there"
             hint = "check --gateway-keys and --connect"

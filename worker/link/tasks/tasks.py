@@ -167,7 +167,14 @@ class Tasks:
             self._engine.submit(ProceedWith(key))
 
     def clear(self, connection: int) -> None:
-        """Forget what came over a connection: the gateway that wanted it is gone."""
+        """Forget what came over a connection: the gateway that wanted it is gone.
+
+        A line for each task is all that is left of its request: the gateway may have been killed.
+        """
+        for keys in (self._pending.keys, self._preparing, self.running.keys):
+            for key in keys:
+                if key.connection == connection:
+                    logger.info("task dropped", extra={"task": key.id, "attempt": key.attempt})
         self._pending.drop(connection)
         self._fresh = [
             envelope for envelope in self._fresh if envelope.task.connection != connection

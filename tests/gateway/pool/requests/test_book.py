@@ -105,6 +105,7 @@ async def test_the_end_of_the_gateway_settles_what_runs(kept: Kept) -> None:
         await fake.step(2)
         await reach(stream, m.Delta)
         await kept.pool.close()
+        kept.book.close()
     assert kept.paid[0].tokens.completion >= 1
     assert kept.paid[0].tokens.requests == 1
     kept.book.over(record, 200, 0.1)  # its connection is cut only now

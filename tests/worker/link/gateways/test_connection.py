@@ -1,5 +1,6 @@
 """The worker's end of the wire: what cannot be sent ends its own task and nothing else."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,3 +64,25 @@ def test_a_terminal_that_cannot_be_sent_is_replaced(
     assert isinstance(failed.payload, m.Failed)
     connection.send([m.Envelope(m.TaskKey(3), m.Detokenized(content="x"))])
     assert heard(gateway, 2)[1] == m.Envelope(m.TaskKey(3), m.Detokenized(content="x"))
+
+
+def test_a_handshake_on_this_host_is_blamed_on_no_key_and_only_when_it_fails_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "w.sock"
+    with (
+        zmq.Context() as context,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dying,
+    ):
+        dying.bind(str(path))
+        dying.listen()
+        connection = GatewayConnection(context, f"ipc://{path}", "w:1")
+        for n_lines in (0, 0, 1, 1):
+            connection.open()
+            dying.accept()[0].close()
+            while not connection.was_dropped():
+                pass
+            connection.lost()
+            assert len(caplog.messages) == n_lines
+    (record,) = caplog.records
+    assert "key" not in vars(record)["cause"] + vars(record)["hint"]

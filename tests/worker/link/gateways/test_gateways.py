@@ -146,6 +146,8 @@ def test_log_lines_name_the_gateway_that_is_lost(
     trio.until(lambda: {*events} <= {record.message for record in caplog.records})
     found = {record.message: record.__dict__.get("url") for record in caplog.records}
     assert [found[event] for event in events] == [trio.a.endpoint, trio.b.endpoint]
+    (dropped,) = [one for one in caplog.records if one.message == "task dropped"]
+    assert dropped.__dict__["task"] == 1
 
 
 def test_a_gateway_that_sends_beyond_its_credits_is_refused(trio: Trio) -> None:
