@@ -68,7 +68,8 @@ def gateway(
         code = server.run(config, Notifier.from_environ(), expected_workers(pool))
     except ConfigError as error:
         tell_why(error)
-        click.echo(f"llamapool gateway: {error}", err=True)
+        if PARENT_VARIABLE not in os.environ:  # else the supervisor logs it
+            click.echo(f"llamapool gateway: {error}", err=True)
         code = EXIT_CONFIG
     gc.freeze()  # the end of the process need not walk what was imported: 60 ms
     raise SystemExit(code)
