@@ -101,10 +101,10 @@ class Step:
         self._cache.move_idle()
         self._budget.copying_s = self._cache.copies.spent_s
         self._shift_full_contexts()
-        able = self._choose_adapters()
+        runnable = self._choose_adapters()
         if is_reading:
-            self._read_media(able)
-        rows = self._decode(self._policy.plan(able, self._budget))
+            self._read_media(runnable)
+        rows = self._decode(self._policy.plan(runnable, self._budget))
         if self._nan_recovery.check(rows):
             rows = []
         self._take_tokens(rows)
@@ -149,9 +149,9 @@ class Step:
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 
-    def _read_media(self, able: Sequence[Slot]) -> None:
+    def _read_media(self, runnable: Sequence[Slot]) -> None:
         """Read one image or sound, of the oldest task first; it needs a separate batch."""
-        reading = [slot for slot in able if slot.state is SlotState.PREFILL]
+        reading = [slot for slot in runnable if slot.state is SlotState.PREFILL]
         ready = [
             slot
             for slot in reading

@@ -101,12 +101,10 @@ def prompt_row(slot: Slot, n: int) -> BatchRow:
 
 
 def _without_single(n: int, n_left: int) -> int:
-    """Return how many of `n_left` tokens to read, at most `n`, so that none is read alone.
+    """Return how many of `n_left` tokens to read, at most `n`, so that no piece has one token.
 
-    A prompt of one token is.
-
-    llama.cpp has other kernels for one row, which round differently: the text that follows would
-    depend on where the budget happened to cut.
+    Only a prompt that has one token left is read alone. llama.cpp has other kernels for one row,
+    which round differently: the text that follows would depend on where the budget happened to cut.
     """
     if n and n_left - n == 1:
         n -= 1
