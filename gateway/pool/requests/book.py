@@ -161,6 +161,7 @@ def _log(row: Mapping[str, Any], level: int) -> None:
             "n_predicted": row["n_predicted"],
             "n_continued": row["n_continued"],
             "queue_s": row["queue_s"],
+            "slot_s": row["slot_s"],
             "ttft_s": row["ttft_s"],
             "itl_s": row["itl_s"],
             "finish": row["finish"],

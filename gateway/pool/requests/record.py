@@ -148,6 +148,7 @@ def summary(record: RequestRecord) -> dict[str, Any]:
         "n_predicted": cost.completion if sent else None,
         "n_continued": sum(len(task.attempts) - 1 for task in sent) or None,
         "queue_s": first.attempts[0].assigned_at - first.submitted_at if first else None,
+        "slot_s": first.attempts[0].slot_s if first else None,
         "ttft_s": first.ttft_s or None if first else None,
         "itl_s": first.answer.itl_s or None if first else None,
         "finish": record.finish or None,

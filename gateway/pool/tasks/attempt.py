@@ -62,6 +62,11 @@ class Attempt:
     n_predicted: int = 0
     """These three are as in `Usage`, by the worker's last report."""
 
+    @property
+    def slot_s(self) -> float | None:
+        """From its assignment until it had a slot; None if it never had."""
+        return self.started_at - self.assigned_at if self.started_at else None
+
     def start(self, message: Started, now: float) -> None:
         """Note that the worker has started."""
         self.started_at, self.slot = now, message.slot

@@ -62,7 +62,7 @@ async def test_a_request_leaves_one_line_and_pays_once(kept: Kept) -> None:
         "duration_s=0.25 model=fake worker=w0 route=load task="
     )
     assert "n_prompt=2 n_predicted=2 queue_s=" in line.replace("n_cached=0 ", "")
-    assert line.endswith("finish=eos")
+    assert " slot_s=" in line and line.endswith("finish=eos")
     (entry,) = kept.paid
     assert (entry.key, entry.model, entry.request_id, entry.finish) == (
         *("alice", "fake", "id-1", "eos"),
