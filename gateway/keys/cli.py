@@ -65,7 +65,7 @@ def key() -> None:
 @click.option("--tokens-per-minute", type=_COUNT, default=0, help="0: no limit. Beyond it: 429.")
 @click.option("--tokens-per-day", type=_COUNT, default=0, help="The same, by day in UTC.")
 @click.option(
-    "--expires", default="", help="A date such as 2027-01-31, or a time from now: 12h, 30d."
+    "--expires", default="", help="A date such as 2027-01-31, or a time from now: 12h, 30d, 4w."
 )
 def add(  # noqa: PLR0913 - one parameter for each field of a key
     name: str,
@@ -148,7 +148,8 @@ def _moment(text: str) -> float:
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--expires") from error
+        message = f"{text!r} is neither a date such as 2027-01-31 nor a time such as 12h, 30d, 4w"
+        raise click.BadParameter(message, param_hint="--expires") from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
 
 

@@ -107,7 +107,7 @@ def check_load(outcome: ChildOutcome, name: str, n_gpu_layers: int, *, is_wanted
     if outcome.code == -signal.SIGILL:
         return fail(LOAD, f"{name}: died of an illegal instruction", PORTABLE)
     reason = str(facts.get("error") or outcome.last_line)
-    remedy = "see its output; -v shows more" if reason else "dmesg may tell more"
+    remedy = "`llamapool serve -v` logs what llama.cpp says" if reason else "dmesg may tell more"
     why = reason if facts.get("error") else f"{explain(outcome.code)}; {reason}"
     return fail(LOAD, f"{name}: {why}", remedy)
 

@@ -134,3 +134,4 @@ def test_layers_must_be_where_they_were_asked(
     found = check_load(outcome, "m.gguf", n_layers, is_wanted=is_wanted)
     assert (found.level, text in found.text) == (level, True), found
     assert found.remedy or level is Level.OK
+    assert "-v" not in found.remedy or "serve -v" in found.remedy, "the doctor itself shows no more"
