@@ -90,6 +90,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     metrics = Metrics()
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
+    parts.pool.request_ids.install()
     siblings = parts.siblings
     counted = HostMetrics(metrics, parts.pool.status, siblings)
     app = app_of(config, parts, metrics)

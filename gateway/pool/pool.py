@@ -28,6 +28,7 @@ from gateway.pool.tasks.suspect import Fingerprint
 from gateway.pool.worker_calls import WorkerCalls
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
+from protocol.process.request_ids import RequestIds
 from protocol.wire import messages as m
 from protocol.wire.side_tasks import Embed, Rerank, SlotAction
 
@@ -49,6 +50,8 @@ class Pool:
         self._metrics = metrics
         self.requests = RequestBook()
         """The HTTP requests whose tasks these are."""
+        self.request_ids = RequestIds()
+        """Adds their ids to log lines about tasks."""
         self.dispatcher = Dispatcher(
             queue_size=config.queue_size,
             queue_timeout_s=config.queue_timeout_s,
@@ -158,6 +161,7 @@ class Pool:
         if isinstance(task, m.ClientTask):
             task = dataclasses.replace(task, request_id=record.request_id)
         self.requests.expect(record, spec.task_id)
+        self.request_ids.note(spec.task_id, record.request_id)
         try:
             stream = self.transport.submit(task, spec)
         except BaseException:

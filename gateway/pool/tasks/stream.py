@@ -17,7 +17,7 @@ from gateway.pool.plausible import longest_prompt
 from gateway.pool.tasks.deltas import merge, size_of
 from gateway.pool.tasks.task import Task
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import ClientTask, Delta, Failed, Generate, TaskMessage, Terminal
+from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
 
 logger = logging.getLogger(__name__)
 
@@ -207,7 +207,6 @@ class TaskStream:
             "task moved",
             extra={
                 "task": task.task_id,
-                "request_id": _request_id(self.request),
                 "attempt": task.attempt,
                 "model": task.spec.model,
                 "worker": task.worker_name,
@@ -354,10 +353,6 @@ class TaskStream:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
-
-
-def _request_id(request: TaskMessage) -> str | None:
-    return request.request_id or None if isinstance(request, ClientTask) else None
 
 
 def _few(deltas: list[Delta]) -> list[Delta]:

@@ -1,6 +1,7 @@
 """One line a request, with all that its tasks have come to."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -86,6 +87,14 @@ async def test_a_request_whose_client_left_waits_for_the_account_of_its_worker(k
         await kept.logged("request done ")
     assert "status=499" in kept.lines[0] and "finish=cancelled" in kept.lines[0]
     assert kept.paid[0].tokens.completion >= 1
+
+
+async def test_a_line_about_a_task_has_the_id_of_its_request(kept: Kept) -> None:
+    async with kept.workers(FakeOptions()):
+        stream = kept.ask(kept.begin())
+        line = logging.makeLogRecord({"task": stream.task_id})
+        assert kept.pool.request_ids.filter(line)
+        assert vars(line)["request_id"] == "id-1"
 
 
 async def test_a_refused_task_does_not_keep_its_request_open(kept: Kept) -> None:
