@@ -111,7 +111,7 @@ class BusyPool:
                 key = TaskKey(one.task_id, one.attempt)
                 self.pool.started(one.worker, Envelope(key, started), self.now)
                 self.now += 0.002
-                self.pool.prompt_read(one.worker, key, self.now)
+                self.pool.delta_came(one.worker, key, self.now)
 
     def end(self) -> tuple[str, Envelope]:
         """Return the end of some running task."""

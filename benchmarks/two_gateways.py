@@ -55,8 +55,8 @@ class Gateways:
     def started(self, key: str, envelope: Envelope, now: float) -> Any:
         return self._of(envelope.task.id).started(key, envelope, now)
 
-    def prompt_read(self, key: str, lease: TaskKey, now: float) -> Any:
-        return self._of(lease.id).prompt_read(key, lease, now)
+    def delta_came(self, key: str, lease: TaskKey, now: float) -> Any:
+        return self._of(lease.id).delta_came(key, lease, now)
 
     def ended(self, key: str, envelope: Envelope, now: float) -> list[Action]:
         return self._of(envelope.task.id).ended(key, envelope, now)

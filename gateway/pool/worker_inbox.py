@@ -186,8 +186,8 @@ class WorkerInbox:
                         self._drop(key, task_key)
                     else:
                         stream.push_delta(item.payload, now)
-                        if not task.is_read:
-                            self._runner.perform(self._dispatcher.prompt_read(key, task_key, now))
+                        if not task.is_trusted:
+                            self._runner.perform(self._dispatcher.delta_came(key, task_key, now))
                 else:
                     _check(item)
                     self._receive(peer, item, now)

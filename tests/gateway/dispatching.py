@@ -123,5 +123,5 @@ def read(
     actions: list[Action] = []
     for _ in range(n_deltas):
         pool.tasks[task_id].answer.tokens.append(5)
-        actions += pool.prompt_read(worker, key, 0.0)
+        actions += pool.delta_came(worker, key, 0.0)
     return actions

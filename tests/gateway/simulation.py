@@ -200,7 +200,7 @@ class Simulation:
     def _write(self, worker: SimWorker, attempt: tuple[int, int]) -> None:
         turn = self.turns[attempt[0]]
         turn.first_at = self.now
-        self.pool.prompt_read(worker.key, TaskKey(*attempt), self.now)
+        self.pool.delta_came(worker.key, TaskKey(*attempt), self.now)
         slowness = 1 + worker.speed.crowding * (len(worker.running) - 1)
         write_s = turn.n_answer * slowness / worker.speed.write_per_s
         self.at(self.now + write_s, lambda: self._finish(worker, attempt, write_s))

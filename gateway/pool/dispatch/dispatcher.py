@@ -285,8 +285,8 @@ class Dispatcher:
         task.show()
         return True
 
-    def prompt_read(self, key: str, task_key: TaskKey, now: float) -> list[Action]:
-        """Note that a worker writes the answer: called for each delta until `Task.is_read`."""
+    def delta_came(self, key: str, task_key: TaskKey, now: float) -> list[Action]:
+        """Note a delta of an answer: called for each until `Task.is_trusted`."""
         task = self.book.find(key, task_key)
         if task is None:
             return []
@@ -301,8 +301,8 @@ class Dispatcher:
             task.n_faults = 0
         was_on_trial = task.is_on_trial
         task.n_deltas += 1
-        task.is_read = self.quarantine.progressed(task)
-        if task.is_read and was_on_trial:
+        task.is_trusted = self.quarantine.progressed(task)
+        if task.is_trusted and was_on_trial:
             actions += self._assignment.assign_waiting(task.spec.model, now)
         return actions
 

@@ -86,7 +86,7 @@ class Task:
         *("spec", "task_id", "state", "submitted_at", "waits_since"),
         *("attempt", "worker", "worker_name", "slot", "route", "assigned_at", "started_at"),
         *("n_prompt", "n_cached", "n_expected", "n_indexed", "n_unread", "n_resumed"),
-        *("expected_s", "is_read", "n_deltas", "answer", "is_shown", "is_paused", "is_ready"),
+        *("expected_s", "is_trusted", "n_deltas", "answer", "is_shown", "is_paused", "is_ready"),
         *("risk_since", "waited_s", "cancelled_at"),
         *("n_faults", "tried", "suspect", "n_proven", "n_losses", "cause", "charged", "assumed"),
         *("can_be_reserved", "reserved_for", "reserved_until"),
@@ -181,9 +181,9 @@ class Task:
         self.risk_since = 0.0
         """When it was assigned, or resumed after a pause."""
         self.n_deltas = 0
-        """Deltas that came until `is_read`."""
-        self.is_read = False
-        """Whether the worker has read the prompt, and is not under suspicion any more."""
+        """Deltas that came until `is_trusted`."""
+        self.is_trusted = False
+        """Whether a delta has come and it is under no suspicion: further ones are not noted."""
 
     def __repr__(self) -> str:
         where = self.worker or "queue"

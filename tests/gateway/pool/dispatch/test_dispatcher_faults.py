@@ -49,7 +49,7 @@ def test_what_a_client_has_seen_a_part_of_goes_on_elsewhere_unless_told_otherwis
     pool = dispatcher("a", "b")
     pool.submit(replace(task(1), continues=continues), 0.0)
     assert pool.started("a", started(1), 0.5)
-    pool.prompt_read("a", TaskKey(1), 0.6)
+    pool.delta_came("a", TaskKey(1), 0.6)
     actions = pool.worker_lost("a", 1.0)
     if continues:
         assert actions == [Assign("b", 1, 1, -1)]
@@ -79,7 +79,7 @@ def test_an_answer_that_goes_out_whole_begins_anew_until_it_is_there() -> None:
     pool = dispatcher("a", "b")
     pool.submit(replace(task(1), is_whole=True), 0.0)
     pool.started("a", started(1), 0.5)
-    pool.prompt_read("a", TaskKey(1), 0.6)
+    pool.delta_came("a", TaskKey(1), 0.6)
     assert pool.worker_lost("a", 1.0) == [Assign("b", 1, 1, -1)]
 
 
@@ -128,7 +128,7 @@ def test_what_fails_after_a_part_of_its_answer_is_tried_again_where_there_is_no_
     pool.submit(task(1), 0.0)
     pool.started("a", started(1), 0.5)
     pool.tasks[1].answer.tokens.extend((7, 8))
-    pool.prompt_read("a", TaskKey(1), 0.6)
+    pool.delta_came("a", TaskKey(1), 0.6)
     assert pool.ended("a", broken(1), 1.0) == [Assign("a", 1, 1, -1)]
     again = broken(1, attempt=1)
     assert failures(pool.ended("a", again, 2.0)) == {1: ErrorCode.INTERNAL}
@@ -142,7 +142,7 @@ def test_failures_at_different_places_of_an_answer_do_not_add_up() -> None:
         assert pool.tasks[1].worker == worker
         pool.started(worker, started(1, attempt=attempt), 1.0)
         pool.tasks[1].answer.tokens.append(attempt)
-        pool.prompt_read(worker, TaskKey(1, attempt), 1.0)
+        pool.delta_came(worker, TaskKey(1, attempt), 1.0)
         pool.tasks[1].tried.clear()
         pool.ended(worker, broken(1, attempt=attempt), 1.0)
     assert pool.n_tasks == 1
@@ -152,7 +152,7 @@ def test_a_lost_stream_waits_for_the_first_worker_that_comes_until_its_deadline(
     pool = dispatcher("a")
     pool.submit(task(1), 0.0)
     pool.started("a", started(1), 0.5)
-    pool.prompt_read("a", TaskKey(1), 0.6)
+    pool.delta_came("a", TaskKey(1), 0.6)
     assert pool.worker_lost("a", 8.0) == []
     assert pool.expire(17.9) == []
     assert failures(pool.expire(18.1)) == {1: ErrorCode.UNAVAILABLE}

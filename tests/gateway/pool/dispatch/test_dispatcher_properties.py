@@ -178,9 +178,9 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.places[task_id, attempt] += 1
         if not self.specs[task_id].is_whole:
             self.shown.add(task_id)
-        if not task.is_read:
+        if not task.is_trusted:
             self.faults[task_id] *= task.n_deltas > 0
-            self.perform(self.pool.prompt_read(worker.key, TaskKey(task_id, attempt), self.now))
+            self.perform(self.pool.delta_came(worker.key, TaskKey(task_id, attempt), self.now))
 
     @rule(
         target=tasks,

@@ -98,7 +98,7 @@ def late(pool: Dispatcher, worker: str, task_id: int, now: float, wait_s: float)
     (has,) = [one for one in pool.workers.values() if task_id in one.tasks]
     read_at = now + (wait_s if has.key == worker else 0.01)
     pool.started(has.key, started(task_id, n_prompt=10), now)
-    pool.prompt_read(has.key, TaskKey(task_id), read_at)
+    pool.delta_came(has.key, TaskKey(task_id), read_at)
     now_at = pool.tasks[task_id]  # it moves when its worker is ejected
     pool.ended(now_at.worker, done(task_id, attempt=now_at.attempt), read_at)
     pool.ended(has.key, done(task_id), read_at)

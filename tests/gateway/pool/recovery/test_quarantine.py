@@ -212,7 +212,7 @@ def test_of_eight_streams_only_the_one_that_was_tried_is_held_and_the_others_go_
     pool.worker_lost("b", 3.0)
     held = pool.tasks[3]
     assert held.worker == ""
-    while unread := [task for task in pool.workers["c"].tasks.values() if not task.is_read]:
+    while unread := [task for task in pool.workers["c"].tasks.values() if not task.is_trusted]:
         read(pool, "c", unread[0].task_id, attempt=unread[0].attempt)
     assert set(pool.workers["c"].tasks) == {0, 1, 2, 4, 5, 6, 7}
     assert failures(pool.expire(13.1)) == {3: ErrorCode.QUARANTINED}
@@ -346,8 +346,8 @@ class Killing:
                 self.note(self.pool.prompt_cost(sent.worker, key, told, self.now))
                 continue
             sent.answer.tokens.append(1)
-            if not sent.is_read:
-                self.pool.prompt_read(sent.worker, key, self.now)
+            if not sent.is_trusted:
+                self.pool.delta_came(sent.worker, key, self.now)
             if len(sent.answer.tokens) > 100 + sent.task_id % 50:
                 self.pool.ended(sent.worker, done(*attempt), self.now)
 

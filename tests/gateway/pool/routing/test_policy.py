@@ -66,7 +66,7 @@ class Pool:
         message = Envelope(lease, Started(slot=0, n_prompt=n_prompt, n_cached=n_cached))
         self.dispatcher.started(worker, message, self.now)
         self.now += read_s
-        self.dispatcher.prompt_read(worker, lease, self.now)
+        self.dispatcher.delta_came(worker, lease, self.now)
 
     def end(self, spec: TaskSpec, **fields: Any) -> list[tuple[int, str, RouteReason]]:
         values: dict[str, Any] = {
