@@ -119,9 +119,18 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
             duty.cancel()
         counted.keep()
         siblings.close()
-        await parts.close()
+        await _end(parts, admin, server, grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+
+
+async def _end(
+    parts: GatewayParts, admin: AdminListener, server: HttpServer, *, grace_s: float
+) -> None:
+    """End everything; answers that end with it are logged and paid for afterwards."""
+    await parts.close()
+    try:
         await admin.close()
-        await server.close(grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+        await server.close(grace_s=grace_s)
+    finally:
         await parts.settle()
 
 

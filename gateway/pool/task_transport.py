@@ -131,14 +131,14 @@ class TaskTransport:
             case Deliver(envelope):
                 self._deliver(self.streams.by_id[envelope.task.id], envelope.payload)
             case Ejected(worker, cause):
-                peer, what = self.connections.get(worker), "it gets one task at a time"
+                peer = self.connections.get(worker)
                 logger.warning(
                     "worker ejected",
                     extra={
                         "worker": peer.name,
                         "model": peer.model,
                         "cause": cause,
-                        "action": what,
+                        "action": "it gets one task at a time",
                     },
                 )
             case Fail(task_id, error):
