@@ -1,7 +1,7 @@
 # llamapool: `make serve` builds what it needs and serves; `make help` lists all targets.
 # Variables: PYTHON (3.11 or later), VENV, ARGS (for serve and pytest), JOBS (test processes),
-# CMAKE_ARGS (for llama.cpp, e.g. -DGGML_CUDA=on), DESTDIR and PREFIX (for install). Stamps in the environment's folder make the
-# second run start at once.
+# CMAKE_ARGS (for llama.cpp, e.g. -DGGML_CUDA=on), DESTDIR and PREFIX (for install). Stamps in the
+# environment's folder make the second run start at once.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -85,10 +85,10 @@ format: dev  ## format, and fix what ruff can fix
 # What is copied is this environment, as it was built and tested; nothing is fetched.
 INSTALL = $(BIN)/python -m deploy.install $(1) --environment $(VENV)
 
-install: build  ## put it all on this host, with systemd units; PREFIX=/usr/local DESTDIR=
+install: build  ## install on this host, with systemd units; PREFIX=/usr/local DESTDIR=
 	@$(call INSTALL,tree) --prefix $(PREFIX) --destdir "$(DESTDIR)"
 
-uninstall:  ## take it away again, but for what lies in /etc and /var
+uninstall:  ## remove what `install` put there; /etc and /var stay
 	@$(call INSTALL,remove) --prefix $(PREFIX) --destdir "$(DESTDIR)"
 
 deb: build  ## dist/llamapool_VERSION_ARCH.deb, the same for Debian and Ubuntu
