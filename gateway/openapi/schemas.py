@@ -15,6 +15,7 @@ from protocol.wire.shapes import (
     Flag,
     Free,
     Items,
+    Kinds,
     Number,
     Several,
     TextShape,
@@ -89,6 +90,11 @@ def _(shape: Entries) -> Schema:
 @schema_of.register
 def _(shape: Either) -> Schema:
     return {"anyOf": [schema_of(inner) for inner in shape.shapes]}
+
+
+@schema_of.register
+def _(shape: Kinds) -> Schema:
+    return {"anyOf": [schema_of(inner) for inner in (*shape.known.values(), shape.others)]}
 
 
 @schema_of.register

@@ -245,6 +245,23 @@ class Fields(FieldShape):
 
 
 @dataclass(frozen=True, slots=True)
+class Kinds(FieldShape):
+    """An object whose `type` says which fields it has; `others` is for all other types."""
+
+    known: Mapping[str, FieldShape] = field(hash=False)
+    others: FieldShape
+
+    def check(self, value: Any, path: str, bounds: Bounds) -> None:
+        kind = value.get("type") if isinstance(value, dict) else None
+        known = self.known.get(kind) if isinstance(kind, str) else None
+        (known or self.others).check(value, path, bounds)
+
+    def inner(self) -> Iterator[tuple[str, FieldShape]]:
+        for shape in (*self.known.values(), self.others):
+            yield "", shape
+
+
+@dataclass(frozen=True, slots=True)
 class Entries(FieldShape):
     """An object with names that the client chooses."""
 

@@ -10,11 +10,18 @@ from typing import Any
 
 import orjson
 
+from gateway.api.anthropic import documents
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
 from gateway.api.fields.options import require_string
 from protocol.errors import InvalidRequest
 
 Block = Mapping[str, Any]
+
+_OWN_TOOLS = (
+    *("web_search", "web_fetch", "tool_search", "mcp", "code_execution"),
+    *("bash_code_execution", "text_editor_code_execution"),
+)
+"""Tools that Anthropic's server runs; their results are in conversations that began there."""
 
 _BILLING = re.compile(r"(x-anthropic-billing-header:.*?cch=)[^;]{5};", re.DOTALL)
 """A stamp of Anthropic's own client, new in each request: with it no prefix would be cached."""
@@ -116,8 +123,13 @@ class _Blocks:
         thought = require_string(block, "thinking", path)
         extra["reasoning_content"] = extra.get("reasoning_content", "") + thought
 
-    def redacted(self, block: Block, path: str) -> None:
-        """Skip reasoning that only Anthropic can read."""
+    def document(self, block: Block, path: str) -> None:
+        part = self._media.text(documents.READERS[block["type"]](block, path))
+        self._message()
+        self._parts.append(part)
+
+    def skipped(self, block: Block, path: str) -> None:
+        """Skip what only Anthropic can read: hidden reasoning, and calls of tools of its own."""
 
     def tool_use(self, block: Block, path: str) -> None:
         arguments = orjson.dumps(block.get("input") or {}).decode()
@@ -138,14 +150,16 @@ _READERS: Mapping[str, Callable[[_Blocks, Block, str], None]] = {
     "text": _Blocks.text,
     "image": _Blocks.image,
     "thinking": _Blocks.thinking,
-    "redacted_thinking": _Blocks.redacted,
     "tool_use": _Blocks.tool_use,
     "tool_result": _Blocks.tool_result,
+    **dict.fromkeys(("document", "search_result"), _Blocks.document),
+    **dict.fromkeys(("redacted_thinking", "server_tool_use", "mcp_tool_use"), _Blocks.skipped),
+    **dict.fromkeys([f"{tool}_tool_result" for tool in _OWN_TOOLS], _Blocks.skipped),
 }
 
 
 def _result(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
-    """Read what a tool returned; texts alone are joined without a separator, as in llama-server."""
+    """Read what a tool returned; texts are joined without a separator, as in llama-server."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -154,7 +168,8 @@ def _result(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
         raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
     kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
     if "image" not in kinds:
-        return "".join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(content))
+        between = "" if set(kinds) <= {"text"} else "\n"
+        return between.join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(content))
     return [_result_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
 
 
@@ -168,6 +183,8 @@ def _result_text(part: Any, path: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text":
         return require_string(part, "text", path)
+    if isinstance(kind, str) and kind in documents.READERS:
+        return documents.READERS[kind](part, path)
     message = f"Field '{path}.type': {kind or 'no type'} is not supported"
     raise InvalidRequest(message, param=f"{path}.type")
 

@@ -14,6 +14,7 @@ from protocol.wire.shapes import (
     Flag,
     Free,
     Items,
+    Kinds,
     Several,
     TextShape,
     Token,
@@ -56,9 +57,27 @@ SCHEMA = Free("schema_depth", "schema_chars")
 TEMPLATE_VARIABLES = Free("depth", "template_chars")
 METADATA = Entries(Free("depth", 4096), 64)
 
-_SOURCE = Fields({"type": WORD, "media_type": WORD, "data": _DATA, "url": _DATA})
+_TEXT_BLOCKS = Either((TEXT, Items(Fields({"type": WORD, "text": TEXT}, _REST), "messages")))
+_SOURCE = Kinds(
+    {
+        "text": Fields({"type": WORD, "media_type": WORD, "data": TEXT}),
+        "content": Fields({"type": WORD, "content": _TEXT_BLOCKS}),
+    },
+    Fields({"type": WORD, "media_type": WORD, "data": _DATA, "url": _DATA}),
+)
+"""What an image or a document is made of; that of a search's result is a text."""
 _PLAIN_PARTS = Items(
-    Fields({"type": WORD, "text": TEXT, "refusal": TEXT, "source": _SOURCE}, _REST), "messages"
+    Fields(
+        {
+            "type": WORD,
+            "text": TEXT,
+            "refusal": TEXT,
+            "source": Either((TEXT, _SOURCE)),
+            "content": _TEXT_BLOCKS,
+        },
+        _REST,
+    ),
+    "messages",
 )
 CONTENT_PARTS = Items(
     Fields(
@@ -69,7 +88,7 @@ CONTENT_PARTS = Items(
             "thinking": TEXT,
             "image_url": Either((_DATA, Fields({"url": _DATA, "detail": WORD}))),
             "input_audio": Fields({"data": _DATA, "url": _DATA, "format": WORD}),
-            "source": _SOURCE,
+            "source": Either((TEXT, _SOURCE)),
             "id": NAME,
             "name": NAME,
             "tool_use_id": NAME,

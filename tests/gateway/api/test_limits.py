@@ -32,6 +32,7 @@ from protocol.wire.shapes import (
     Flag,
     Free,
     Items,
+    Kinds,
     Number,
     Several,
     TextShape,
@@ -64,6 +65,10 @@ BOUNDS = bounds_of(TINY, SMALL)
 
 def beyond(shape: FieldShape, bounds: Bounds) -> Iterator[Any]:
     """Make one value beyond each bound of a shape, and of those within."""
+    if isinstance(shape, Kinds):
+        for kind, fields in (*shape.known.items(), ("", shape.others)):
+            yield from ({"type": kind} | value for value in beyond(fields, bounds))
+        return
     yield from _BEYOND[type(shape)](shape, bounds)
     for path, inner in shape.inner():
         for value in beyond(inner, bounds):
@@ -197,6 +202,15 @@ def test_the_message_says_where_and_how_much(body: dict[str, Any], message: str)
     with pytest.raises(TaskError) as caught:
         check_body("ChatCompletion", body, BOUNDS.anew())
     assert message in caught.value.message
+
+
+def test_a_document_is_text_and_no_image() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "x" * 600}
+    block = {"type": "document", "source": source}
+    check_body("Message", {"messages": [{"content": [block]}]}, BOUNDS.anew())
+    refused = refusal("Message", {"messages": [{"content": [block, block]}]})
+    assert refused is not None and refused.code is ErrorCode.CONTEXT_EXCEEDED
+    assert refused.param == "messages[0].content[1].source.data"
 
 
 def test_too_many_tokens_are_said_in_llama_servers_words() -> None:

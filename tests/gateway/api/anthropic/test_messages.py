@@ -17,6 +17,12 @@ _ANEW = replace(CARD, prefill_assistant=False)
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"name": "f", "description": "does", "input_schema": {"type": "object"}}
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
+FOUND = {
+    "type": "search_result",
+    "source": "http://x",
+    "title": "T",
+    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+}
 
 
 def _text(text: str) -> dict[str, str]:
@@ -99,6 +105,37 @@ def test_images_stand_in_their_places() -> None:
     assert link == MediaLink(1, "http://x/y.png", "messages[0].content[2].source.url", "image")
 
 
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({"type": "text", "media_type": "text/plain", "data": "body"}, "body"),
+        ({"type": "content", "content": "body"}, "body"),
+        ({"type": "content", "content": [_text("a"), _text("b")]}, "a\nb"),
+    ],
+)
+def test_a_documents_text_is_read(source: dict[str, Any], text: str) -> None:
+    document = {"type": "document", "source": source, "citations": {"enabled": True}}
+    whole = document | {"title": "T", "context": "C"}
+    (message,) = _messages({"role": "user", "content": [document, whole, _text("Sum up")]})
+    texts = [part["text"] for part in message["content"]]
+    assert texts == [text, f"T\nC\n{text}", "Sum up"]
+
+
+def test_what_a_search_found_is_read_in_messages_and_results() -> None:
+    (message,) = _messages({"role": "user", "content": [FOUND]})
+    assert message["content"] == [_text("T\nhttp://x\na\nb")]
+    tool = {"type": "tool_reference", "tool_name": "f"}
+    (result,) = _messages({"role": "user", "content": [_result("1", [FOUND, tool, _text("c")])]})
+    assert result["content"] == "T\nhttp://x\na\nb\nf\nc"
+
+
+def test_what_anthropics_own_tools_did_is_skipped() -> None:
+    use = {"type": "server_tool_use", "id": "1", "name": "web_search", "input": {"query": "x"}}
+    found = {"type": "web_search_tool_result", "tool_use_id": "1", "content": []}
+    (message,) = _messages({"role": "assistant", "content": [use, found, _text("a")]}, card=_ANEW)
+    assert message["content"] == [_text("a")]
+
+
 def test_an_image_needs_a_model_that_sees() -> None:
     with pytest.raises(TaskError, match="image input is not supported"):
         plan({"messages": [{"role": "user", "content": [IMAGE]}]}, CARD)
@@ -126,9 +163,29 @@ def test_an_assistant_without_content_says_nothing() -> None:
             "Expected 'content' to be a string or an array",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "container_upload"}]}]},
             "messages[0].content[0].type",
-            "Field 'messages[0].content[0].type': document is not supported",
+            "Field 'messages[0].content[0].type': container_upload is not supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
+            "messages[0].content[0].source",
+            "Field 'messages[0].content[0].source': must be an object",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE | {"type": "document"}]}]},
+            "messages[0].content[0].source.type",
+            "Field 'messages[0].content[0].source.type': must be text or content",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [FOUND | {"content": None}]}]},
+            "messages[0].content[0].content",
+            "Field 'messages[0].content[0].content': must be a string or an array",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [FOUND | {"content": [IMAGE]}]}]},
+            "messages[0].content[0].content[0].type",
+            "Field 'messages[0].content[0].content[0].type': must be text",
         ),
         (
             {"messages": [{"role": "user", "content": ["a"]}]},
@@ -136,9 +193,9 @@ def test_an_assistant_without_content_says_nothing() -> None:
             "Field 'messages[0].content[0].type': no type is not supported",
         ),
         (
-            {"messages": [{"role": "user", "content": [_result("1", [{"type": "document"}])]}]},
+            {"messages": [{"role": "user", "content": [_result("1", [{"type": "x"}])]}]},
             "messages[0].content[0].content[0].type",
-            "Field 'messages[0].content[0].content[0].type': document is not supported",
+            "Field 'messages[0].content[0].content[0].type': x is not supported",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
