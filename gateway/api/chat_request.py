@@ -135,9 +135,17 @@ def plan_chat(
 
 
 def read_log_probs(body: Mapping[str, Any]) -> int | None:
-    """Read OpenAI's `logprobs` and `top_logprobs`: alternatives of each token, or None."""
+    """Read OpenAI's `logprobs` and `top_logprobs`: alternatives of each token, or None.
+
+    A number in `logprobs`, as in a text completion, is that of the alternatives; 0 is none at all.
+    """
     n_top = read_n_top(body, "top_logprobs")
-    if not read_flag(body, "logprobs"):
+    if type(body.get("logprobs")) in (int, float):
+        is_wanted = bool(n_alternatives := read_n_top(body, "logprobs"))
+        n_top = n_alternatives if is_wanted and n_top is None else n_top
+    else:
+        is_wanted = read_flag(body, "logprobs")
+    if not is_wanted:
         if n_top is not None:
             message = "top_logprobs requires logprobs to be set to true"
             raise InvalidRequest(message, param="top_logprobs")

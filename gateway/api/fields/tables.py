@@ -41,6 +41,7 @@ FLAG = Flag()
 MODEL = TextShape(max_length=4096)
 SESSION = TextShape(max_length=1024)
 TOP = Number(low=0, high=1024, clamps=Clamp.BOTH)
+LOG_PROBS = Either((FLAG, TOP))
 COUNT = Number(low=0, high=INT32_MAX)
 PROMPT_TEXT = TextShape(max_length=CONTEXT_CHARS)
 

@@ -30,11 +30,9 @@ _MAX_ECHOED = 20
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
     refuse_unsupported(body)
-    n_top = read_n_top(body, "logprobs")
-    native = dict(body)
-    if n_top is not None:
-        # 0 asks for the chosen token's probability alone; for the worker that is one alternative.
-        native["logprobs"] = max(n_top, 1)
+    n_top = _read_log_probs(body)
+    # 0 asks for the chosen token's probability alone; for the worker that is one alternative.
+    native = {**body, "logprobs": None if n_top is None else max(n_top, 1)}
     params = read_params(native, card)
     _check_best_of(body, params.n)
     prompts = read_prompts(body, card.n_vocab)
@@ -60,6 +58,13 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
         stream=params.stream,
         ping_interval_s=read_ping_interval(body),
     )
+
+
+def _read_log_probs(body: Mapping[str, Any]) -> int | None:
+    """Read how many alternatives to show; true, as in a chat, is one, and false is none."""
+    if isinstance(body.get("logprobs"), bool):
+        return 1 if body["logprobs"] else None
+    return read_n_top(body, "logprobs")
 
 
 def _read_suffix(body: Mapping[str, Any], card: ModelCard) -> str:

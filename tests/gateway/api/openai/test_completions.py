@@ -15,7 +15,7 @@ from tests.gateway.cards import CARD, done
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": "1"}, "logprobs"),
         ({"suffix": 1}, "suffix"),
         ({"suffix": "x", "prompt": [1]}, "suffix"),
         ({"suffix": "x", "prompt": ["a", [1]]}, "suffix"),
@@ -67,8 +67,11 @@ def test_a_model_without_infill_tokens_cannot_insert() -> None:
     assert caught.value.message.startswith("Infill is not supported by this model: suffix token")
 
 
-@pytest.mark.parametrize(("logprobs", "n_probs"), [(None, 0), (0, 1), (3, 3)])
-def test_logprobs_is_a_number_here(logprobs: int | None, n_probs: int) -> None:
+LOG_PROBS = [(None, 0), (0, 1), (3, 3), (True, 1), (False, 0)]
+
+
+@pytest.mark.parametrize(("logprobs", "n_probs"), LOG_PROBS)
+def test_logprobs_is_a_number_here_and_may_be_a_flag(logprobs: int | None, n_probs: int) -> None:
     task = plan({"prompt": "a", "logprobs": logprobs}, CARD).tasks[0]
     assert task.params.n_probs == n_probs
 
