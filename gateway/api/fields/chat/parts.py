@@ -3,9 +3,12 @@
 from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, Part
+from gateway.api.fields.options import require_string
 from protocol.errors import InvalidRequest
 
-_UNSUPPORTED = ("input_video", "video_url", "file", "refusal")
+_UNSUPPORTED = ("input_video", "video_url", "file")
+_TEXTS = ("text", "refusal")
+"""Types of a part whose text stands under the same name."""
 
 
 def read_part(part: Any, path: str, media: ChatMedia) -> Part:
@@ -15,10 +18,8 @@ def read_part(part: Any, path: str, media: ChatMedia) -> Part:
         return _image(part.get("image_url"), f"{path}.image_url", media)
     if kind == "input_audio":
         return _audio(part.get("input_audio"), f"{path}.input_audio", media)
-    if kind == "text":
-        if isinstance(part.get("text"), str):
-            return media.text(part["text"])
-        raise InvalidRequest(f"Field '{path}.text': must be a string", param=f"{path}.text")
+    if kind in _TEXTS:
+        return media.text(require_string(part, kind, path))
     if kind in _UNSUPPORTED:
         message = f"Field '{path}.type': {kind} input is not supported yet"
         raise InvalidRequest(message, param=f"{path}.type")

@@ -14,7 +14,8 @@ from protocol.errors import InvalidRequest
 
 MAX_NAME = 256
 
-_WORDS = ("auto", "none", "required")
+_WORDS = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
+"""The words of a choice; `any` is Mistral's."""
 
 Tool = dict[str, Any]
 
@@ -43,17 +44,17 @@ def read_function(function: Mapping[str, Any], path: str) -> Tool:
 
 
 def read_choice_word(word: Any, tools: Sequence[Tool]) -> str:
-    """Read a choice that is a word of OpenAI's; null is `auto`."""
+    """Read a choice that is a word; null is `auto`."""
     if word is None:
         return "auto"
     if not isinstance(word, str):
         raise wrong_type("tool_choice", "string or object", word)
     if word not in _WORDS:
         raise InvalidRequest(f"Invalid tool_choice: {word}", param="tool_choice")
-    if word == "required" and not tools:
+    if _WORDS[word] == "required" and not tools:
         message = "Invalid tool_choice: a call is required, but there are no tools"
         raise InvalidRequest(message, param="tool_choice")
-    return word
+    return _WORDS[word]
 
 
 def read_choice_name(name: Any, tools: Sequence[Tool], choice: Any, path: str) -> str:

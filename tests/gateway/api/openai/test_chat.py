@@ -43,7 +43,7 @@ def _body(**fields: Any) -> dict[str, Any]:
             "unsupported content[].type",
         ),
         (_body(top_logprobs=2), "top_logprobs requires logprobs to be set to true"),
-        (_body(logprobs=3), "Field 'logprobs': type must be boolean, but is number"),
+        (_body(logprobs="3"), "Field 'logprobs': type must be boolean, but is string"),
         (_body(tool_choice="foo"), "Invalid tool_choice: foo"),
         (
             _body(response_format={"type": "x"}),
@@ -86,6 +86,14 @@ def test_parts_of_text_stay_a_list_for_the_template() -> None:
     assert _messages({"role": "user", "content": []})[0]["content"] == ""
 
 
+def test_an_assistants_refusal_is_what_it_said() -> None:
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    (message,) = _messages(refusal)
+    assert message["content"] == [{"type": "text", "text": "No."}]
+    with pytest.raises(InvalidRequest, match=r"content\[0\].refusal': must be a string"):
+        _messages({"role": "assistant", "content": [{"type": "refusal", "text": "No."}]})
+
+
 def test_null_content_is_empty_and_other_keys_stay() -> None:
     (message,) = _messages({"role": "assistant", "content": None, "name": "x"})
     assert message == {"role": "assistant", "content": "", "name": "x"}
@@ -98,6 +106,9 @@ def test_null_content_is_empty_and_other_keys_stay() -> None:
         ({"logprobs": True, "top_logprobs": 3}, 3),
         ({"logprobs": True, "top_logprobs": 0}, 1),
         ({"logprobs": False}, 0),
+        ({"logprobs": 5}, 5),
+        ({"logprobs": 5.0, "top_logprobs": 2}, 2),
+        ({"logprobs": 0}, 0),
         ({"n_probs": 4}, 4),
     ],
 )

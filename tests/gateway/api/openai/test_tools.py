@@ -37,6 +37,7 @@ def _chat(**fields: Any) -> Chat:
             "tool_choice.function.name",
         ),
         ({"tool_choice": "required"}, "there are no tools", "tool_choice"),
+        ({"tool_choice": "any"}, "there are no tools", "tool_choice"),
         (
             {"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}},
             "Field 'tool_choice.allowed_tools.tools': must be an array",
@@ -140,6 +141,7 @@ def test_no_calls_are_no_field() -> None:
         (None, "auto"),
         ("none", "none"),
         ("required", "required"),
+        ("any", "required"),
         ({"type": "function", "function": {"name": "get_weather"}}, "function:get_weather"),
         ({"function": {"name": "get_weather"}}, "function:get_weather"),
     ],
