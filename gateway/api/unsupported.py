@@ -31,7 +31,7 @@ Refusal = tuple[str, _Test]
 """The complaint, and the test for a value (not null) that asks for something."""
 
 _CONSTRAINTS = ("guided_choice", "guided_grammar", "guided_json", "guided_regex")
-_CONSTRAINED = "say response_format, json_schema or grammar; vLLM's fields are not supported yet"
+_CONSTRAINED = "say response_format, json_schema or grammar; of vLLM's this is not supported yet"
 
 REFUSED_FIELDS: Mapping[str, Refusal] = {
     "functions": ("function calls are not supported yet", _not_empty),

@@ -25,6 +25,7 @@ from gateway.api.fields.structures import (
 )
 from gateway.api.fields.tables import (
     CHAT,
+    CONSTRAINTS,
     COUNT,
     FLAG,
     LOG_PROBS,
@@ -86,6 +87,7 @@ BODIES: Mapping[str, Body] = {
             **SHARED,
             **USAGE,
             **MEDIA_DATA,
+            **CONSTRAINTS,
             "prompt": PROMPTS,
             "echo": FLAG,
             "suffix": PROMPT_TEXT,
@@ -97,7 +99,13 @@ BODIES: Mapping[str, Body] = {
     "ChatCompletion": Body(
         doc="OpenAI's chat completion, with llama-server's fields.",
         has_sampling=True,
-        fields={**CHAT, **USAGE, "messages": MESSAGES, "logprobs": LOG_PROBS},
+        fields={
+            **CHAT,
+            **USAGE,
+            **CONSTRAINTS,
+            "messages": MESSAGES,
+            "logprobs": LOG_PROBS,
+        },
         required=("messages",),
     ),
     "Response": Body(

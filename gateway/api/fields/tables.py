@@ -34,6 +34,7 @@ from protocol.wire.shapes import (
     Number,
     TextShape,
 )
+from protocol.wire.values import GRAMMAR
 
 Table = Mapping[str, FieldShape]
 
@@ -80,6 +81,16 @@ _TOOL_FIELDS: Table = {
     "parallel_tool_calls": FLAG,
 }
 USAGE: Table = {"stream_options": Fields({"include_usage": FLAG})}
+_CHOICES = Items(TextShape(max_length=4096), 1024)
+CONSTRAINTS: Table = {
+    "structured_outputs": Fields(
+        {"json": SCHEMA, "json_object": FLAG, "choice": _CHOICES, "grammar": GRAMMAR}
+    ),
+    "guided_json": SCHEMA,
+    "guided_choice": _CHOICES,
+    "guided_grammar": GRAMMAR,
+}
+"""vLLM's constraints of an answer."""
 MEDIA_DATA: Table = {
     "image_data": Items(
         Fields(

@@ -7,6 +7,7 @@ from typing import Any
 from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request, read_log_probs
 from gateway.api.fields.chat.conversation import ChatMedia
 from gateway.api.fields.chat.reasoning import read_effort
+from gateway.api.fields.constraints import with_constraint
 from gateway.api.fields.options import read_object
 from gateway.api.fields.structured import read_response_format
 from gateway.api.openai.chat_reply import ChatReply
@@ -20,6 +21,7 @@ from protocol.wire.facts import ModelCard
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a chat completion; raises `InvalidRequest` naming the field."""
+    body = with_constraint(body)
     refuse_unsupported(body, besides=FIELDS)
     media = ChatMedia(card)
     functions = read_functions(body)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gateway.api.fields.constraints import with_constraint
 from gateway.api.fields.media import place_media
 from gateway.api.fields.options import (
     read_flag,
@@ -29,6 +30,7 @@ _MAX_ECHOED = 20
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     """Plan a text completion; raises `InvalidRequest` naming the field."""
+    body = with_constraint(body)
     refuse_unsupported(body)
     n_top = _read_log_probs(body)
     # 0 asks for the chosen token's probability alone; for the worker that is one alternative.
