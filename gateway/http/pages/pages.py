@@ -30,6 +30,8 @@ _OWN = Path(__file__).parents[2] / "static"
 _INDEX = "index.html"
 _SHELL_PATHS = ("/", "/pool")
 """Paths of views: each shows the same document, whose script looks at the path."""
+_WORKER = "/sw.js"
+"""It is there without the page, too, as in llama-server: what it removes would stay in browsers."""
 _VERSIONED = "/ui/"
 _DIGEST = b"{digest}"
 """Stands in `index.html` for the digest of all files."""
@@ -121,9 +123,9 @@ class Pages:
 
 def open_pages(config: GatewayConfig) -> Pages:
     """Read the files to serve; raises `ConfigError` if `--path` is not a directory."""
-    if not config.ui:
-        return Pages()
     digest, own = _read_own()
+    if not config.ui:
+        return Pages({_WORKER: own[_WORKER]}, digest)
     if not config.static_path:
         return Pages(own, digest)
     folder = Path(config.static_path).expanduser()

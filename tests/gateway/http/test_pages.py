@@ -42,6 +42,17 @@ async def test_without_the_page_its_paths_are_not_found(tmp_path: Path) -> None:
             assert answer.json()["error"]["message"] == "File Not Found"
 
 
+@pytest.mark.parametrize("ui", [True, False])
+async def test_the_service_worker_of_llama_servers_page_is_removed(
+    tmp_path: Path, ui: bool
+) -> None:
+    async with running(tmp_path, ui=ui, api_key=("secret",)) as gateway:
+        answer = await gateway.client.get("/sw.js")
+        assert answer.status_code == 200 and "registration.unregister()" in answer.text
+        assert answer.headers["cache-control"] == "no-cache"
+        assert answer.headers["content-type"].startswith("text/javascript")
+
+
 async def test_a_directory_of_ones_own_takes_the_pages_place(tmp_path: Path) -> None:
     folder = tmp_path / "www"
     (folder / "sub").mkdir(parents=True)
