@@ -12,43 +12,31 @@ logger = logging.getLogger("supervisor")
 
 def log_death(watch: ChildWatch, verdict: RestartDecision) -> None:
     """Log why a child has died, and when it starts again."""
-    child = watch.child.launch.name
-    cause = "stuck: no progress" if watch.is_killed else watch.cause()
-    retry_s = verdict.delay_s
+    child, retry_s = watch.child, verdict.delay_s
+    if watch.was_drained and retry_s is not None and not verdict.is_quarantine:
+        logger.info("process drained", extra={"child": child.launch.name, "retry_s": retry_s})
+        return
+    facts = {
+        "child": child.launch.name,
+        "cause": "stuck: no progress" if watch.is_killed else watch.cause(),
+        "retry_s": retry_s,
+        "pid": child.last_pid,
+    }
     if retry_s is None:
         n_deaths = len(watch.history.deaths)
-        logger.error(
-            "process given up",
-            extra={
-                "child": child,
-                "cause": cause,
-                "n_deaths": n_deaths,
-                "action": "it is not started again",
-            },
-        )
+        action = "it is not started again"
+        logger.error("process given up", extra={**facts, "n_deaths": n_deaths, "action": action})
     elif verdict.is_quarantine:
         logger.error(
             "process quarantined",
             extra={
-                "child": child,
-                "cause": cause,
-                "retry_s": retry_s,
+                **facts,
                 "action": "it is started again after that time",
                 "hint": "remove the cause: it died again and again",
             },
         )
-    elif watch.was_drained:
-        logger.info("process drained", extra={"child": child, "retry_s": retry_s})
     else:
-        logger.error(
-            "process died",
-            extra={
-                "child": child,
-                "cause": cause,
-                "retry_s": retry_s,
-                "action": "it is started again",
-            },
-        )
+        logger.error("process died", extra={**facts, "action": "it is started again"})
 
 
 def log_stderr(child: ManagedChild, data: bytes) -> None:

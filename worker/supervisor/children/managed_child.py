@@ -92,6 +92,8 @@ class ManagedChild:
         """Its own report of why it cannot work; may be empty."""
         self.abort_reason = ""
         """The last output of a library that aborted the process."""
+        self.last_pid = 0
+        """Process id of its last run."""
         self.reports: dict[str, str] = {}
         """The last value of each field that it has reported."""
         self.log: Output | None = None
@@ -160,6 +162,7 @@ class ManagedChild:
             start_new_session=True,
         )
         self._close_write_ends()
+        self.last_pid = process.pid
         return process
 
     def _close_write_ends(self) -> None:
