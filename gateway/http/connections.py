@@ -25,7 +25,7 @@ from hypercorn.utils import parse_socket_addr
 
 from gateway.http.errors import task_error_body
 from gateway.http.protocols.choice import Protocols
-from gateway.http.protocols.http2 import Http2
+from gateway.http.protocols.http2 import Http2, OpenStreams
 from gateway.http.protocols.inbox import AppTasks
 from gateway.http.protocols.pause import ClientLeft, has_client_left, n_unsent
 from gateway.http.protocols.stall import StallWatch
@@ -82,6 +82,7 @@ class Connections:
         """Held by the connection whose large piece of HTTP/2 is handled next."""
         self.paused_until = 0.0
         """Time of the loop before which no large piece is handled."""
+        self.streams = OpenStreams()
 
     def __repr__(self) -> str:
         return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
@@ -205,7 +206,14 @@ class BoundedConnection(TCPServer):
             self._unsent.stop()
             await self.idle_task.stop()  # the end of the last answer has restarted it
             connections.leave(self)
-            vars(self).pop("protocol", None)  # refers to this connection
+            self._forget_protocol()
+
+    def _forget_protocol(self) -> None:
+        """Drop the protocol, which refers to this connection, and its streams if it was cut."""
+        chosen = getattr(vars(self).pop("protocol", None), "protocol", None)
+        if isinstance(chosen, Http2):
+            self._connections.streams.n -= len(chosen.streams)
+            chosen.streams.clear()
 
     async def _serve(self, send_s: float) -> None:
         """Do what Hypercorn's `run` does, with our tasks and protocols."""
@@ -229,6 +237,7 @@ class BoundedConnection(TCPServer):
                     tls.selected_alpn_protocol() if tls is not None else "http/1.1",
                     send_s=send_s,
                     has_left=lambda: self.reader.at_eof() or has_client_left(sock),
+                    open_streams=self._connections.streams,
                 )
                 await self.protocol.initiate()
                 await self.idle_task.restart(tasks, self._idle_timeout)

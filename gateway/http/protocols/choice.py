@@ -8,7 +8,7 @@ from hypercorn.events import Event, RawData
 from hypercorn.protocol import ProtocolWrapper
 from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 
-from gateway.http.protocols.http2 import Http2
+from gateway.http.protocols.http2 import Http2, OpenStreams
 from gateway.http.protocols.pause import Pause
 
 
@@ -40,9 +40,12 @@ def _without_upgrade(request: h11.Request) -> h11.Request:
 class Protocols(ProtocolWrapper):
     """The protocol of one connection, which the client's first bytes choose."""
 
-    def __init__(self, *args: Any, send_s: float, has_left: Callable[[], bool]) -> None:
+    def __init__(
+        self, *args: Any, send_s: float, has_left: Callable[[], bool], open_streams: OpenStreams
+    ) -> None:
         super().__init__(*args)
         self._send_s = send_s
+        self._open_streams = open_streams
         if isinstance(self.protocol, H11Protocol):
             http1: Http1 = self._made(Http1)
             http1.can_read = Pause(http1.can_read, has_left)
@@ -65,6 +68,7 @@ class Protocols(ProtocolWrapper):
     def _http2(self) -> Http2:
         protocol: Http2 = self._made(Http2)
         protocol.send_s = self._send_s
+        protocol.open_streams = self._open_streams
         return protocol
 
     def _made(self, kind: Any) -> Any:
