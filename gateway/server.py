@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from gateway.app import build_app
 from gateway.fleet.admin_listener import AdminListener
+from gateway.free_memory import give_back_memory
 from gateway.garbage import collect_garbage
 from gateway.http.connections import Connections, ServerConfig
 from gateway.http.http_server import HttpServer
@@ -141,6 +142,7 @@ def _duties(parts: GatewayParts, notifier: Notifier) -> list[asyncio.Task[None]]
         notify_watchdog(notifier),
         send_late(notifier),
         collect_garbage(lambda: not streams.by_id),
+        give_back_memory(),
     )
     return [asyncio.create_task(work) for work in works]
 
