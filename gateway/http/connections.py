@@ -180,6 +180,8 @@ class BoundedConnection(TCPServer):
     _connections: Connections
     _deadline: asyncio.TimerHandle | None = None
     _is_idle = True
+    _is_lost = False
+    """Whether a write has found the connection closed."""
     _has_sent_goaway = False
 
     async def run(self) -> None:
@@ -263,11 +265,15 @@ class BoundedConnection(TCPServer):
 
     async def _send(self, data: bytes) -> None:
         async with self.send_lock:
+            if self._is_lost:  # asyncio would log a line for each further write
+                await self.protocol.handle(Closed())
+                return
             try:
                 self.writer.write(data)
                 self._unsent.wrote(len(data))
                 await self.writer.drain()
             except (OSError, RuntimeError):
+                self._is_lost = True
                 await self.protocol.handle(Closed())
 
     def retire(self) -> None:

@@ -169,3 +169,19 @@ async def test_no_idle_client_of_https_is_waited_for(tmp_path: Path) -> None:
             await gateway.server.close(grace_s=LIMIT_S)
         first.close()
         second.close()
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_a_client_of_https_that_leaves_many_answers_is_no_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that sent 200 requests and left was 370 lines, and needed no key."""
+    files = await certified(tmp_path)
+    async with running(tmp_path, **files) as gateway:
+        client = await asyncio.to_thread(ask, gateway.url, files)
+        client.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 200)
+        client.close()
+        async with asyncio.timeout(LIMIT_S):
+            await until(lambda: gateway.metrics.connections.n_open == 0)
+    assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
