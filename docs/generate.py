@@ -215,6 +215,8 @@ def limits() -> str:
         "- When `connections` are open, the one that has been idle longest is closed for a new"
         " one. If all have requests, the new one gets a 503. The default follows from the number of"
         " files that the process may open (`ulimit -n`, `LimitNOFILE=` in a unit).\n"
+        "- With TLS, a handshake that has not ended counts as a connection; where there is no room,"
+        " the oldest one is ended.\n"
         "- A connection of HTTP/2 may have 100 streams open. When 4,096 are open in all connections"
         " together, a connection that has one gets no second: its next stream is reset with"
         " `REFUSED_STREAM`, which says that it may be sent again.\n",

@@ -102,6 +102,10 @@ class Connections:
         self._idle[connection] = None
         return True
 
+    def has_room(self, n: int) -> bool:
+        """Return whether so many more may be open."""
+        return self._counts.n_open + n <= self._limit
+
     def close_idle(self) -> None:
         """Close the connections that have no request."""
         for connection in list(self._idle):

@@ -26,6 +26,9 @@ _MANY_WAIT = 16
 """Clients in the backlog at which those that have left are dropped."""
 _MAX_DROPPED = 256
 """Clients that are dropped in one turn of the loop, at 10 us each."""
+_FEW_HANDSHAKES = 16
+"""Of TLS; so many may go on beside as many connections as there may be."""
+_PAUSE_S = 0.1
 _BACKLOG_AT = 24
 """Where Linux's `tcp_info` of a listening socket has the number of those that wait."""
 
@@ -41,6 +44,11 @@ class HttpServer:
         self._context = WorkerContext(None)
         self._connect = connection_class()
         self._tls: dict[str, Any] = {}
+        self._handshakes: dict[socket.socket, asyncio.Task[None]] = {}
+        """Clients whose TLS has begun, the oldest first."""
+        self._ending: set[asyncio.Task[None]] = set()
+        """Handshakes that were ended."""
+        self._accepting: list[asyncio.Task[None]] = []
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cutting = False
@@ -54,9 +62,13 @@ class HttpServer:
             limit_s = self._config.ssl_handshake_timeout
             self._tls = {"ssl": self._config.create_ssl_context(), "ssl_handshake_timeout": limit_s}
         for sock in self._socks:
+            if self._tls:
+                sock.setblocking(False)
+                sock.listen(self._config.backlog)
+                self._accepting.append(asyncio.create_task(self._accept_tls(sock)))
+                continue
             serve, backlog = partial(self._serve, sock), self._config.backlog
-            server = await asyncio.start_server(serve, sock=sock, backlog=backlog, **self._tls)
-            self._servers.append(server)
+            self._servers.append(await asyncio.start_server(serve, sock=sock, backlog=backlog))
 
     def retire(self) -> None:
         """Stop accepting; each open connection is served until its next answer or its end."""
@@ -102,7 +114,41 @@ class HttpServer:
                 lambda: asyncio.StreamReaderProtocol(reader, serve), sock, **self._tls
             )
 
+    async def _accept_tls(self, listener: socket.socket) -> None:
+        """Accept clients; asyncio's server neither counts nor ends those that do not go on."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    sock, _ = await loop.sock_accept(listener)
+                except OSError:  # the client has left, or no descriptor is free
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                self._handshakes[sock] = asyncio.create_task(self._shake_hands(listener, sock))
+                self._end_oldest_handshake()
+        finally:
+            listener.close()
+
+    async def _shake_hands(self, listener: socket.socket, sock: socket.socket) -> None:
+        try:
+            await self._open(listener, sock)
+        finally:
+            self._handshakes.pop(sock, None)
+
+    def _end_oldest_handshake(self) -> None:
+        """End the oldest handshake, if with all of them there are too many connections."""
+        n = len(self._handshakes)
+        if n > _FEW_HANDSHAKES and not self._config.connections.has_room(n):
+            oldest = next(iter(self._handshakes))
+            self._ending.add(task := self._handshakes.pop(oldest))
+            task.add_done_callback(self._ending.discard)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+
     def _stop_accepting(self) -> None:
+        accepting, self._accepting = self._accepting, []
+        for task in accepting:
+            task.cancel()
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()

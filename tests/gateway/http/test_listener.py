@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from gateway import server
+from gateway.http import http_server
 from gateway.metrics.counters import ConnectionCounts
 from gateway.server import server_config
 from protocol.config.config import GatewayConfig
@@ -185,3 +186,22 @@ async def test_a_client_of_https_that_leaves_many_answers_is_no_line_of_the_log(
         async with asyncio.timeout(LIMIT_S):
             await until(lambda: gateway.metrics.connections.n_open == 0)
     assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_unfinished_handshakes_keep_no_client_of_https_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are connections too: as many as there were descriptors kept all others out for 10 s."""
+    monkeypatch.setattr(http_server, "_FEW_HANDSHAKES", 2)
+    files = await certified(tmp_path)
+    async with running(tmp_path, limits=LimitsConfig(connections=3), **files) as gateway:
+        address = ("127.0.0.1", httpx.URL(gateway.url).port or 0)
+        halves = [await asyncio.open_connection(*address) for _ in range(6)]
+        for reader, _ in halves[:3]:
+            assert await asyncio.wait_for(reader.read(), LIMIT_S) == b""
+        (await asyncio.to_thread(ask, gateway.url, files)).close()
+        assert not halves[-1][0].at_eof()
+        for _, writer in halves:
+            writer.transport.abort()
