@@ -29,6 +29,7 @@ _MAX_DROPPED = 256
 _FEW_HANDSHAKES = 16
 """Of TLS; so many may go on beside as many connections as there may be."""
 _PAUSE_S = 0.1
+"""Seconds until it tries again where no client could be accepted."""
 _BACKLOG_AT = 24
 """Where Linux's `tcp_info` of a listening socket has the number of those that wait."""
 
