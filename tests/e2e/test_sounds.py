@@ -16,7 +16,7 @@ from tests.vendors import openai
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 
-CHAT = "This is a Python function that takes a list of strings and returns"
+CHAT = "This is a Python function that takes a list of strings and returns a list"
 PLAIN = '"The new employee, who has been hired by the company'
 ENGLISH = '"The new employee, who is a software engineer, has'
 """What llama-server answers on a CPU, greedy, to the same sound."""
@@ -50,26 +50,28 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def transcribe(pool: Served, sound: bytes = SOUND, **fields: Any) -> Any:
-    data = {"temperature": "0", "max_tokens": "12", **fields}
+    # What is read behind a cached beginning is rounded differently.
+    data = {"temperature": "0", "max_tokens": "12", "cache_prompt": "false", **fields}
     files = {"file": ("a.wav", sound)}
     return pool.client.post("/v1/audio/transcriptions", data=data, files=files).json()
 
 
+@pytest.mark.cpu
 def test_a_chat_hears_what_llama_server_hears(pool: Served) -> None:
     data = base64.b64encode(SOUND).decode()
     sound = {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
     content = [{"type": "text", "text": "What is this?"}, sound]
     body = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 15}
-    answer = pool.client.post("/v1/chat/completions", json=body).json()
-    assert answer["choices"][0]["message"]["content"].startswith(CHAT[:30])
+    answer = pool.client.post("/v1/chat/completions", json=body | {"cache_prompt": False}).json()
+    assert answer["choices"][0]["message"]["content"] == CHAT
     assert answer["usage"]["prompt_tokens"] == 184
     assert pool.client.get("/props").json()["modalities"]["audio"] is True
 
 
+@pytest.mark.cpu
 def test_a_transcript_is_llama_servers(pool: Served) -> None:
     plain, english = transcribe(pool), transcribe(pool, language="en")
-    assert plain["text"].startswith(PLAIN[:40])
-    assert english["text"].startswith(ENGLISH[:40])
+    assert (plain["text"], english["text"]) == (PLAIN, ENGLISH)
     assert (plain["usage"]["input_tokens"], english["usage"]["input_tokens"]) == (186, 191)
 
 
@@ -84,8 +86,7 @@ def test_openais_client_reads_the_stream(pool: Served) -> None:
         model="any", file=("a.wav", SOUND), temperature=0, stream=True, extra_body={"max_tokens": 8}
     )
     *deltas, done = list(stream)
-    assert "".join(event.delta for event in deltas) == done.text
-    assert done.text.startswith(PLAIN[:20])
+    assert "".join(event.delta for event in deltas) == done.text != ""
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,12 @@ class Supervisor:
         self._status.begin(time.monotonic())
         try:
             with selector, self._signals.attached(selector):
-                self._orders.open(children, time.monotonic())
-                self._turn(time.monotonic())
+                now = time.monotonic()
+                self._orders.open(children, now)
+                self._turn(now)
                 while not self._is_over():  # true right after the turn that reaped the last child
-                    for key, _ in self._select(selector):
-                        children.guarded(key.data)
-                    self._turn(time.monotonic())
+                    now = self._wait(selector, now)
+                    self._turn(now)
         finally:
             children.kill(children.watches)  # none is left after a normal end
             self._close_listeners()
@@ -115,20 +115,18 @@ class Supervisor:
         logger.info("ended", extra={"exit_code": self._exit_code})
         return self._exit_code
 
-    def _select(
-        self, selector: selectors.BaseSelector
-    ) -> Sequence[tuple[selectors.SelectorKey, int]]:
-        """Wait for what comes until the next deadline.
+    def _wait(self, selector: selectors.BaseSelector, turned_at: float) -> float:
+        """Read what comes until the next deadline; return the time of the next turn.
 
         A whole container may be paused, whose time goes on: nobody has then been silent for long.
         """
-        before = time.monotonic()
-        timeout_s = self._timeout_s(before)
-        found = selector.select(timeout_s)
+        timeout_s = self._timeout_s(time.monotonic())
+        for key, _ in selector.select(timeout_s):
+            self._children.guarded(key.data)
         now = time.monotonic()
-        if timeout_s is not None and now - before > timeout_s + _STOOD_STILL_S:
+        if timeout_s is not None and now - turned_at > timeout_s + _STOOD_STILL_S:
             self._children.wait_again(now)
-        return found
+        return now
 
     def _is_over(self) -> bool:
         return self._phase is SupervisorPhase.STOPPING and not any(

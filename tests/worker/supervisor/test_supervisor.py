@@ -190,10 +190,10 @@ def test_silent_worker_is_killed_and_replaced(start: Start) -> None:
 
 
 def test_who_was_stopped_together_with_the_supervisor_is_not_killed(start: Start) -> None:
-    process = start("plain", watchdog_s=1.0)
+    process = start("plain", watchdog_s=2.0)
     process.wait_for("ready url=")
     everybody = marked(process.mark)
-    for number, pause_s in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 1.0)):
+    for number, pause_s in ((signal.SIGSTOP, 6.0), (signal.SIGCONT, 1.0)):
         for pid in everybody:
             os.kill(pid, number)
         time.sleep(pause_s)

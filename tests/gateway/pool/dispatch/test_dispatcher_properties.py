@@ -48,6 +48,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults: Counter[int] = Counter()
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
+        self.unbound: set[int] = set()  # asked for a slot of a worker that drains
         self.served: dict[int, tuple[str, str]] = {}  # model and tenant of tasks that had a slot
         self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
 
@@ -78,7 +79,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         assert worker.is_ready
         assert not worker.is_leaving
         assert worker.model == spec.model
-        assert spec.worker in ("", worker.name)
+        assert spec.worker in ("", worker.name) or action.task_id in self.unbound
         if not spec.worker and not action.attempt:
             ahead = [other for other in self.waiting if self.is_ahead(other, spec)]
             assert not ahead, f"{action} before {ahead}"
@@ -152,6 +153,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert (task_id in failed) == must_end
             if task_id not in failed:
                 self.moved(task_id)
+                if worker.is_leaving:
+                    self.unbound.add(task_id)
         self.perform(actions)
 
     def moved(self, task_id: int) -> None:
@@ -223,6 +226,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
             assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
         self.specs[spec.task_id] = spec
+        if any(one.name == worker and one.is_leaving for one in self.workers.values()):
+            self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
         self.perform(actions)
@@ -305,6 +310,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def leaves(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         worker.is_leaving = True
+        self.unbound |= {i for i in self.waiting if self.specs[i].worker == worker.name}
         self.perform(self.pool.worker_leaves(worker.key, self.now))
 
     @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
