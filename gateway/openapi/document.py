@@ -21,7 +21,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import FieldRow, describe, shape_of
 from protocol.wire.shapes import leaves
 
-_JSON = "application/json"
+_JSON, _FORM = "application/json", "multipart/form-data"
 _ERRORS: Mapping[int, str] = {
     400: "The request is invalid",
     401: "The key is missing or unknown",
@@ -140,9 +140,10 @@ def _operation(path: str, method: str) -> Schema:
         operation["parameters"] = parameters
     if endpoint and endpoint.body:
         reference = {"$ref": f"#/components/schemas/{endpoint.body}"}
+        is_form = BODIES[endpoint.body].is_form
         operation["requestBody"] = {
             "required": True,
-            "content": {endpoint.takes: {"schema": reference}},
+            "content": {_FORM if is_form else _JSON: {"schema": reference}},
         }
     if path in PUBLIC_PATHS:
         operation["security"] = []

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope
 
 from gateway.api.fields.bounds import bounds_of, check_body, check_known
+from gateway.api.fields.endpoints import BODIES
 from gateway.api.fields.forms import from_form
 from gateway.http.answer_budget import AnswerBudget
 from gateway.http.bodies.body import (
@@ -102,7 +103,7 @@ class Service:
         self.pool.dispatcher.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
             return await read_list(scope, receive, self.body_limits)
-        if kind == "Transcription":
+        if BODIES[kind].is_form:
             return from_form(kind, await read_form(scope, receive, self.body_limits))
         return await read_json(scope, receive, self.body_limits)
 

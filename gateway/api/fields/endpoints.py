@@ -155,6 +155,7 @@ BODIES: Mapping[str, Body] = {
             "reasoning_effort": WORD,
         },
         required=("file",),
+        is_form=True,
     ),
     "Tokenize": Body(
         doc="Text, or texts and tokens mixed.",
@@ -267,8 +268,6 @@ class EndpointSpec:
     summary: str
     body: str = ""
     """A key of `BODIES`; empty is none."""
-    takes: str = "application/json"
-    """Media type of the body."""
     kinds: tuple[str, ...] = ("application/json",)
     """Media types of the answer."""
     query: tuple[str, ...] = ()
@@ -304,7 +303,6 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
         "/v1/audio/transcriptions /audio/transcriptions",
         "Transcription",
         "Write down what a sound says",
-        takes="multipart/form-data",
         kinds=_STREAM,
     ),
     **_aliases("/v1/messages", "Message", "Answer, as Anthropic's API does", kinds=_STREAM),

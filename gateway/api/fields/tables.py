@@ -56,6 +56,8 @@ class Body:
     has_sampling: bool = False
     """It also has the fields of `protocol/wire/sampling.py`."""
     required: tuple[str, ...] = ()
+    is_form: bool = False
+    """It comes as multipart/form-data, not as JSON."""
 
 
 ORIGIN: Table = {

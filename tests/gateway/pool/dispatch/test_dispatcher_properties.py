@@ -226,7 +226,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
             assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
         self.specs[spec.task_id] = spec
-        if any(one.name == worker and one.is_leaving for one in self.workers.values()):
+        if worker in [one.name for one in self.workers.values() if one.is_leaving]:
             self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
@@ -274,18 +274,16 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     def end(self, worker: SimWorker, task_id: int, attempt: int, *, fails: bool) -> None:
         del worker.held[task_id, attempt]
-        message = Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS, n_predicted=5))
+        key = TaskKey(task_id, attempt)
+        message = Envelope(key, Done(finish=Finish.EOS, n_predicted=5))
         if fails:
-            message = Envelope(
-                TaskKey(task_id, attempt), Failed(code=ErrorCode.INTERNAL, message="")
-            )
+            message = Envelope(key, Failed(code=ErrorCode.INTERNAL, message=""))
             if self.running.get(task_id) == (worker.key, attempt):
                 self.failed(worker, task_id)
         actions = self.pool.ended(worker.key, message, self.now)
         if fails and self.faults[task_id] > 1:
-            assert not any(
-                isinstance(action, Assign) and action.task_id == task_id for action in actions
-            )
+            assigned = [one.task_id for one in actions if isinstance(one, Assign)]
+            assert task_id not in assigned
         self.perform(actions)
 
     def failed(self, worker: SimWorker, task_id: int) -> None:
@@ -293,13 +291,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults[task_id] += 1
         self.tried[task_id].add(worker.key)
         spec = self.specs[task_id]
-        others = [
-            one
-            for one in self.workers.values()
-            if (one.model == spec.model and one.is_ready and not one.is_leaving)
-            and spec.worker in ("", one.name)
-            and one.key not in self.tried[task_id]
-        ]
+        ready = [one for one in self.workers.values() if one.is_ready and not one.is_leaving]
+        alike = [one for one in ready if one.model == spec.model]
+        named = [one for one in alike if spec.worker in ("", one.name)]
+        others = [one for one in named if one.key not in self.tried[task_id]]
         may_move = spec.continues or task_id not in self.shown
         has_place = others or self.tokens(task_id)
         if has_place and self.faults[task_id] < 2 and may_move:
