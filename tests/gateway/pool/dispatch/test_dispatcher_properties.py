@@ -295,9 +295,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         alike = [one for one in ready if one.model == spec.model]
         named = [one for one in alike if spec.worker in ("", one.name)]
         others = [one for one in named if one.key not in self.tried[task_id]]
-        may_move = spec.continues or task_id not in self.shown
-        has_place = others or self.tokens(task_id)
-        if has_place and self.faults[task_id] < 2 and may_move:
+        may_move = self.faults[task_id] < 2 and (spec.continues or task_id not in self.shown)
+        if may_move and (others or self.tokens(task_id)):
             self.moved(task_id)
 
     @rule(data=st.data())
