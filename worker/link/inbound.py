@@ -82,6 +82,12 @@ class Inbound:
             if (session := self._sessions.get(number)) is not None:
                 self.drop(session, f"no answer to a recall for {_RECALL_LIMIT_S:g} s")
 
+    def tell_away(self) -> None:
+        """Log the gateways that do not answer."""
+        for session in self._sessions:
+            if not session.is_welcome:
+                session.connection.tell_away()
+
     def read(self, session: GatewaySession) -> None:
         """Handle the messages of a gateway; reconnect after an invalid one."""
         until = time.monotonic() + _READING_S
@@ -187,6 +193,7 @@ class Inbound:
             },
         )
         self._sessions.hang_up(session, wait_s=_REFUSED_WAIT_S)
+        session.connection.answered()
         self._clear(session)
 
     def dial(self, session: GatewaySession) -> None:
@@ -245,7 +252,8 @@ class Inbound:
         if session.is_retired and not any(counts):
             logger.info("replaced gateway gone", extra={"url": url, "cause": reason})
         elif not any(counts):  # as when all is stopped, the gateway first
-            logger.info("waiting for a gateway", extra={"url": url, "cause": reason})
+            if session.is_welcome or session.connection.tells_again():
+                logger.info("waiting for a gateway", extra={"url": url, "cause": reason})
         else:
             logger.warning(
                 "gateway lost",

@@ -163,6 +163,7 @@ class Link:
         if time.monotonic() >= self._next_heartbeat:
             self._outbound.send(self.tasks.overdue())
             self._inbound.drop_stuck()
+            self._inbound.tell_away()
             self._sessions.send_credits()
             self._send_heartbeat()
 

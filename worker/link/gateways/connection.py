@@ -31,6 +31,8 @@ _LOSSES = (
 )
 """Events after which the worker reconnects: after some of them ZeroMQ does not retry."""
 _WARN_EVERY_S = 60.0
+_AWAY_S = 10.0
+"""Time without any answer of a gateway before that is logged. One that starts needs a second."""
 _QUIET_LOSSES = 2
 """Losses in a row before a failed handshake on this host is logged. Source: a gateway that is
 killed breaks the connection, and often the handshake of the next one too."""
@@ -58,6 +60,10 @@ class GatewayConnection:
         self._n_received = 0
         self._refused_at = -math.inf
         """When a failed handshake was logged last."""
+        self._away_since = math.inf
+        """When the gateway was dialled first since it has answered last."""
+        self._told_at = -math.inf
+        """When it was logged last that the gateway does not answer."""
         self._failed: set[TaskKey] = set()
         """Tasks that were ended because one of their messages could not be sent."""
         self.dealer: zmq.Socket[bytes] = None  # type: ignore[assignment] # set by open()
@@ -83,6 +89,8 @@ class GatewayConnection:
         self.monitor_fd = int(self._monitor.getsockopt(zmq.FD))
         self.was_dropped()  # ZeroMQ wakes only a reader that has once found nothing
         self.dealer.connect(self.endpoint)
+        if math.isinf(self._away_since):
+            self._away_since = time.monotonic()
         self._n_opened += 1
         self._n_sent = self._n_received = 0
         self._failed.clear()
@@ -189,8 +197,39 @@ class GatewayConnection:
 
     def welcomed(self) -> None:
         """Note that the gateway has taken this worker in."""
+        if self._dialer.n_failed or not math.isinf(self._told_at):
+            logger.info("gateway reached", extra={"url": self.endpoint})
         self._dialer.welcomed()
         self._refused_at = -math.inf
+        self.answered()
+
+    def answered(self) -> None:
+        """Note that the gateway has answered, be it that it refuses this worker."""
+        self._away_since, self._told_at = math.inf, -math.inf
+
+    def tells_again(self) -> bool:
+        """Whether to log once more that the gateway does not take this worker in: once a minute."""
+        if time.monotonic() < self._told_at + _WARN_EVERY_S:
+            return False
+        self._told_at = time.monotonic()
+        return True
+
+    def tell_away(self) -> None:
+        """Log that the gateway has not answered for long, unless another line has said why."""
+        now = time.monotonic()
+        if now < max(self._away_since + _AWAY_S, self._refused_at + _WARN_EVERY_S):
+            return
+        if self.tells_again():
+            logger.warning(
+                "gateway not reached",
+                extra={
+                    "url": self.endpoint,
+                    "silent_s": round(now - self._away_since, 1),
+                    "action": "the worker dials again",
+                    "hint": "see that it runs there, of the same release, and that no firewall is "
+                    "between; llamapool doctor checks address and port",
+                },
+            )
 
     def _warn(self, event: int) -> None:
         """Log a failed handshake, once a minute."""

@@ -1,6 +1,8 @@
-"""The worker's end of the wire: what cannot be sent ends its own task and nothing else."""
+"""The worker's end of the wire: what it sends, and what it logs of gateways that do not answer."""
 
+import logging
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,3 +88,22 @@ def test_a_handshake_on_this_host_is_blamed_on_no_key_and_only_when_it_fails_aga
             assert len(caplog.messages) == n_lines
     (record,) = caplog.records
     assert "key" not in vars(record)["cause"] + vars(record)["hint"]
+
+
+def test_a_gateway_that_does_not_answer_is_logged_once_a_minute(
+    ends: tuple[GatewayConnection, Gateway],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, gateway = ends
+    caplog.set_level(logging.INFO)
+    start = time.monotonic()
+    for after_s, n_lines in ((5, 0), (11, 1), (12, 1), (70, 1), (72, 2)):
+        monkeypatch.setattr(time, "monotonic", lambda after_s=after_s: start + after_s)
+        connection.tell_away()
+        assert caplog.messages == ["gateway not reached"] * n_lines
+    (first, _) = caplog.records
+    assert vars(first)["url"] == gateway.endpoint
+    connection.welcomed()
+    connection.tell_away()
+    assert caplog.messages[2:] == ["gateway reached"]

@@ -1,6 +1,8 @@
 """A link with several gateways: tasks, losses, successors, settings."""
 
+import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -148,6 +150,33 @@ def test_log_lines_name_the_gateway_that_is_lost(
     assert [found[event] for event in events] == [trio.a.endpoint, trio.b.endpoint]
     (dropped,) = [one for one in caplog.records if one.message == "task dropped"]
     assert dropped.__dict__["task"] == 1
+
+
+def test_a_gateway_that_hangs_up_again_and_again_is_logged_once(
+    trio: Trio, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "worker.link")
+    trio.until_shared()
+    trio.gateways.remove(trio.a)
+    trio.a.hide()
+    path = trio.a.endpoint.removeprefix("ipc://")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.setblocking(False)
+        trio.a.close()
+        n_dialled = 0
+
+        def is_dialled_often() -> bool:
+            nonlocal n_dialled
+            with contextlib.suppress(BlockingIOError):
+                listener.accept()[0].close()
+                n_dialled += 1
+            return n_dialled >= 4
+
+        trio.until(is_dialled_often)
+    waits = [one for one in caplog.records if one.message == "waiting for a gateway"]
+    assert len(waits) <= 2  # the loss itself, and that it hangs up
 
 
 def test_a_gateway_that_sends_beyond_its_credits_is_refused(trio: Trio) -> None:
