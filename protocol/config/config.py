@@ -143,7 +143,9 @@ class GatewayConfig:
         low=0,
     )
     queue_timeout_s: float = param(
-        60.0, "Seconds that a task may wait for a slot; after that, 429.", low=0.1
+        60.0,
+        "Seconds that a task may wait for a slot; after that 429, or 503 if no worker is ready.",
+        low=0.1,
     )
     continues: bool = param(
         True,

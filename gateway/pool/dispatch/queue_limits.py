@@ -68,8 +68,10 @@ class QueueLimits:
     def too_late(self, task: Task) -> TaskError:
         """Return the error of a task that has waited too long."""
         model, limit_s = task.spec.model, self._queue.timeout_s
-        if task.cause is not None and not self._routing.order.latest(model).ready:
-            text = f"The worker was lost, and no other came within {limit_s:g} s"
+        if not self._routing.order.latest(model).ready:
+            text = f"No worker was ready within {limit_s:g} s"
+            if task.cause is not None:
+                text = f"The worker was lost, and no other came within {limit_s:g} s"
             return TaskError(ErrorCode.UNAVAILABLE, text)
         return self.overloaded(model, f"No slot became free within {limit_s:g} s")
 

@@ -158,6 +158,16 @@ def test_a_lost_stream_waits_for_the_first_worker_that_comes_until_its_deadline(
     assert failures(pool.expire(18.1)) == {1: ErrorCode.UNAVAILABLE}
 
 
+def test_a_task_that_no_worker_could_serve_did_not_wait_for_a_slot() -> None:
+    """All hosts are cut off: the client has sent nothing too fast."""
+    pool = dispatcher("a")
+    pool.worker_lost("a", 0.0)
+    pool.submit(task(1), 1.0)
+    (failed,) = pool.expire(11.0)
+    assert isinstance(failed, Fail) and failed.error.code is ErrorCode.UNAVAILABLE
+    assert failed.error.message == "No worker was ready within 10 s"
+
+
 def test_a_worker_that_left_by_its_own_will_killed_nobody() -> None:
     pool = dispatcher("a", "b", "c")
     pool.submit(task(1), 0.0)
