@@ -238,8 +238,11 @@ class GatewayConnection:
             return
         if time.monotonic() < self._refused_at + _WARN_EVERY_S:
             return
+        is_known = event != zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        if is_known and self._dialer.has_untried_keys:
+            return
         self._refused_at = time.monotonic()
-        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        if not is_known:
             cause = "the gateway does not know this worker's key, or blocks it"
             hint = "put the .pub file of this worker into the gateway's --worker-keys"
         elif not is_tcp:

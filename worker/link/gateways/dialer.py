@@ -51,6 +51,10 @@ class GatewayDialer:
     _servers: tuple[str, ...] = ()
     _server: str = ""
     """The gateway's key of the last attempt."""
+    _is_right: bool = False
+    """The gateway has answered to that key since it was dialled."""
+    _n_refused: int = 0
+    """Keys to which it has not answered, one after the other."""
 
     def prepare(self, socket: "zmq.Socket[bytes]") -> None:
         """Set the socket's options before it connects; raises `ConfigError` without any key."""
@@ -74,10 +78,14 @@ class GatewayDialer:
     def failed(self) -> float:
         """Note that an attempt failed or that the connection was lost; return seconds to wait.
 
-        Each gateway key has its turn before the waits become longer.
+        Each gateway key has its turn before the waits become longer. One that was right is tried
+        again first: the gateway was restarted, or the network was away.
         """
         self.n_failed += 1
-        if self._server in self._servers:
+        if self._is_right:
+            self._is_right = False
+        elif self._server in self._servers:
+            self._n_refused += 1
             at = self._servers.index(self._server) + 1
             self._server = self._servers[at % len(self._servers)]
         n = (self.n_failed - 1) // max(1, len(self._servers))
@@ -88,7 +96,13 @@ class GatewayDialer:
 
     def welcomed(self) -> None:
         """Note that the gateway has answered: the key is right, and the waits are short again."""
-        self.n_failed = 0
+        self.n_failed = self._n_refused = 0
+        self._is_right = True
+
+    @property
+    def has_untried_keys(self) -> bool:
+        """Whether the next attempt has a key that the gateway was not tried with."""
+        return self._n_refused + 1 < len(self._servers)
 
     def _set(
         self, socket: "zmq.Socket[bytes]", *, first_ms: int, longest_ms: int, silence_ms: int

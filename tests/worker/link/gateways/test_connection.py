@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import zmq
 
+from protocol.curve import public_text, secret_text
 from protocol.errors import ErrorCode
 from protocol.wire import messages as m
 from tests.worker.router import Gateway
 from worker.link.gateways.connection import GatewayConnection
+from worker.link.gateways.dialer import CurveFiles
 
 
 @pytest.fixture
@@ -107,3 +109,29 @@ def test_a_gateway_that_does_not_answer_is_logged_once_a_minute(
     connection.welcomed()
     connection.tell_away()
     assert caplog.messages[2:] == ["gateway reached"]
+
+
+def test_a_key_of_another_gateway_is_no_fault_while_there_are_more_to_try(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    public, secret = zmq.curve_keypair()
+    (tmp_path / "w.key").write_text(secret_text(zmq.curve_keypair()[1].decode()))
+    keys = [zmq.curve_keypair()[0], zmq.curve_keypair()[0], public]
+    for name, key in zip("abc", keys, strict=True):
+        (tmp_path / f"{name}.pub").write_text(public_text(key.decode()))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        port = router.bind_to_random_port("tcp://127.0.0.1")
+        files = CurveFiles(tmp_path / "w.key", (tmp_path,))
+        connection = GatewayConnection(context, f"tcp://127.0.0.1:{port}", "w:1", keys=files)
+        for _ in keys[:2]:
+            connection.open()
+            while not connection.was_dropped():
+                pass
+            connection.lost()
+        connection.open()
+        connection.send([m.Ping()])
+        assert router.poll(5000)
+        connection.close()
+    assert caplog.messages == []

@@ -63,6 +63,21 @@ def test_each_key_of_the_gateways_has_its_turn_before_the_waits_grow(tmp_path: P
     assert tried[0] in first  # the file that is named for the host
 
 
+def test_a_gateway_that_comes_back_is_dialled_with_the_key_that_it_had(tmp_path: Path) -> None:
+    dial = open_dialer("tcp://h:1", files(tmp_path, "a", "b"))
+    tried, more = [], []
+    for was_welcome in (False, True, False, False):
+        tried.append(prepared(dial))
+        more.append(dial.has_untried_keys)
+        if was_welcome:
+            dial.welcomed()
+        dial.failed()
+    first, right = tried[:2]
+    assert first != right
+    assert tried[2:] == [right, first]  # it was restarted, with another key
+    assert more == [True, False, True, False]
+
+
 def test_keys_are_read_at_each_attempt_and_stay_when_they_break(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
