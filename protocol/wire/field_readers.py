@@ -16,7 +16,8 @@ Unpacker = Callable[[Any], Any]
 PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 """Types that msgpack writes and reads unchanged."""
 
-
+UNSAID = "unsaid"
+"""Key of a field's metadata: the value to leave out, where it is not the default of the class."""
 MAX_REASON = 500
 """Characters of a reason that a peer gives, or that repeats what it sent, in a log line."""
 
@@ -189,11 +190,12 @@ def _dataclass(kind: type) -> Unpacker:
     required = {
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     }
+    unsaid = {f.name: f.metadata[UNSAID] for f in fields(kind) if UNSAID in f.metadata}
 
     def unpack(value: Any) -> Any:
         if type(value) is not dict:
             raise ProtocolError(f"{kind.__name__}: expected a map, got {type(value).__name__}")
-        values = {}
+        values: dict[str, Any] = {**unsaid} if unsaid else {}
         for name, item in value.items():
             if name not in known:
                 continue

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import subprocess
 import sys
 import typing
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol import WIRE_VERSION
 from protocol.wire import codec
 from protocol.wire import messages as m
 from protocol.wire.field_readers import ProtocolError
@@ -327,3 +329,25 @@ def test_a_pair_of_wrong_types_among_many_is_refused() -> None:
     (read,) = codec.decode(data).messages
     assert isinstance(read, m.Envelope)
     assert isinstance(read.payload, m.Malformed)
+
+
+_NEXT_RELEASE = """
+import sys, protocol
+protocol.WIRE_VERSION += 1
+from protocol.wire import codec, messages as m
+print([said.wire_version for said in codec.decode(bytes.fromhex(sys.argv[1])).messages])
+hello = m.Hello(worker="w", epoch=1, pid=1, model="m")
+print(codec.encode(0, [hello, m.Welcome(gateway="g")]).hex())
+"""
+
+
+def test_peers_of_two_releases_read_each_others_wire_version() -> None:
+    """A version that was left out as the default of its sender was read as the reader's own."""
+    hello = m.Hello(worker="w", epoch=1, pid=1, model="m")
+    ours = codec.encode(0, [hello, m.Welcome(gateway="g")]).hex()
+    said = subprocess.run(
+        [sys.executable, "-c", _NEXT_RELEASE, ours], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[0] == str([WIRE_VERSION] * 2)
+    heard = codec.decode(bytes.fromhex(said[1])).messages
+    assert [getattr(one, "wire_version", 0) for one in heard] == [WIRE_VERSION + 1] * 2

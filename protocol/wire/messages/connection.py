@@ -4,7 +4,11 @@ from dataclasses import dataclass, field
 
 from protocol import WIRE_VERSION
 from protocol.wire.facts import ModelCard, Stats
+from protocol.wire.field_readers import UNSAID
 from protocol.wire.messages.envelope import Message
+
+_VERSION = {UNSAID: 8}
+"""Up to version 8 it was left out as a default, so that each side read its own. Never to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class Hello(Message):
 
     A gateway on the same host reads it when the worker is lost.
     """
-    wire_version: int = WIRE_VERSION
+    wire_version: int = field(default=WIRE_VERSION, metadata=_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +37,7 @@ class Welcome(Message):
     gateway: str
     """Id of the gateway's process, a new one at each start."""
     heartbeat_s: float = 1.0
-    wire_version: int = WIRE_VERSION
+    wire_version: int = field(default=WIRE_VERSION, metadata=_VERSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
