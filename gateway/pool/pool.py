@@ -200,9 +200,7 @@ class Pool:
 
     def drain_worker(self, name: str) -> None:
         """Tell a worker to finish, or to give its tasks to others, and to leave."""
-        for worker in self.dispatcher.workers.values():
-            if worker.name == name:
-                self.transport.post(worker.key, m.Drain())
+        self.transport.connections.drain(name)
 
     def forget_worker(self, name: str) -> None:
         """Free the slot ids of a worker that will not come back, unless it is connected."""

@@ -25,7 +25,7 @@ from protocol.process.shared_memory import open_shared
 from protocol.wire import codec
 from protocol.wire.accounts import N_BYTES, AccountReader
 from protocol.wire.field_readers import MAX_REASON, ProtocolError
-from protocol.wire.messages import Bye, FrameItem, Hello, Ping, Welcome
+from protocol.wire.messages import Bye, Drain, FrameItem, Hello, Ping, Welcome
 from protocol.wire.sharing import Stay, Successor
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class WorkerConnections:
         self._swept_at = math.inf
         self._reception = Reception(self._socket, access, config.heartbeat_s)
         self._dirty: dict[bytes, WorkerConnection] = {}
+        self._drained: dict[str, int] = {}
+        """Epochs of the workers that were told to leave, by name."""
         self._flush: asyncio.Handle | None = None
 
     def __repr__(self) -> str:
@@ -114,6 +116,13 @@ class WorkerConnections:
         self._dirty[peer.identity] = peer
         if self._flush is None:
             self._flush = asyncio.get_running_loop().call_soon(self.flush)
+
+    def drain(self, name: str) -> None:
+        """Tell a worker to leave, and again if it comes back: the order may never have arrived."""
+        for peer in self._peers.values():
+            if peer.name == name:
+                self._drained[name] = peer.epoch
+                self.post(peer.key, Drain())
 
     def flush(self) -> None:
         """Send what was posted; a peer that cannot be reached is lost."""
@@ -301,6 +310,8 @@ class WorkerConnections:
         self._peers[identity] = peer
         self._observer.joined(peer)
         self.post(peer.key, self._welcome())
+        if self._drained.pop(peer.name, None) == peer.epoch:
+            self.drain(peer.name)
 
     def _welcome(self) -> Welcome:
         return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)

@@ -286,6 +286,19 @@ async def test_a_draining_worker_finishes_what_nobody_else_can_and_gets_nothing_
             assert [report.id for report, _ in await rig.pool.calls.slots()] == [0, 1, 2, 3]
 
 
+async def test_a_worker_that_was_cut_off_when_it_was_drained_is_told_again(rig: Rig) -> None:
+    async with rig.workers(FakeOptions(name="a")) as [fake]:
+        rig.pool.drain_worker("a")
+        await fake.got(m.Drain)
+        fake._sent += 1  # a frame is lost: the connection is given up
+        await fake.got(m.Drain, 2)
+        assert fake.n_connections == 2
+    async with rig.workers(FakeOptions(name="a")) as [restarted]:
+        await restarted.got(m.Welcome)
+        await restarted.wait_heartbeats(2)
+        assert not any(isinstance(one, m.Drain) for one in restarted.received)
+
+
 async def test_the_streams_of_a_draining_worker_go_on_elsewhere(rig: Rig) -> None:
     async with rig.workers(FakeOptions(name="a", free_running=False)) as [old]:
         stream = await started_stream(rig, old, "one two three", 2)
