@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from gateway.http.bodies.body import (
     read_json,
     read_list,
 )
+from gateway.http.bodies.parsing import parse_texts
 from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.refusal_pause import RefusalPause
@@ -104,7 +106,9 @@ class Service:
         if kind == "Adapters":
             return await read_list(scope, receive, self.body_limits)
         if BODIES[kind].is_form:
-            return from_form(kind, await read_form(scope, receive, self.body_limits))
+            form = await read_form(scope, receive, self.body_limits)
+            parse = partial(parse_texts, limits=self.config.limits)
+            return await in_thread(_is_large(scope), from_form, kind, form, parse)
         return await read_json(scope, receive, self.body_limits)
 
     async def with_model(self, body: Any, scope: Scope, receive: Receive, kind: str) -> ReadRequest:
@@ -116,7 +120,7 @@ class Service:
             if isinstance(model, str):
                 check_body("ModelOrder", {"model": model}, bounds_of(None, self.config.limits))
         card = await self.card(model, scope, receive)
-        is_large = HELD in scope and scope[HELD].n_bytes > LARGE
+        is_large = _is_large(scope)
         await in_thread(is_large, check_body, kind, body, bounds_of(card, self.config.limits))
         return ReadRequest(body, card, is_large, scope, receive)
 
@@ -181,6 +185,10 @@ class Service:
         if not cards and self.models is None:
             raise loading()
         return cards
+
+
+def _is_large(scope: Scope) -> bool:
+    return HELD in scope and scope[HELD].n_bytes > LARGE
 
 
 def may_use(scope: Scope, *names: str) -> bool:

@@ -4,6 +4,7 @@ orjson refuses lone surrogates, NaN and numbers beyond a double. Integers beyond
 floats; of equal names the last one counts.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -47,10 +48,36 @@ def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
         value = orjson.loads(data.removeprefix(_BYTE_ORDER_MARK))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the request body is not valid JSON: {error}") from error
+    _check_depth(value, data, limits)
+    return value
+
+
+def parse_texts(texts: Mapping[str, str], limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
+    """Decode JSON by name; what is none stays the text that it is.
+
+    All of them together are bounded as one body. Raises `InvalidRequest`, which names the text.
+    """
+    values: dict[str, Any] = {}
+    n_left = limits.values
+    for name, text in texts.items():
+        data = text.encode()
+        try:
+            if _NAME_COST * len(data) > n_left:
+                _check_values(data, n_left)
+            n_left = max(n_left - _count_marks(data), 0)
+            values[name] = orjson.loads(data)
+            _check_depth(values[name], data, limits)
+        except orjson.JSONDecodeError:
+            values[name] = text
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Field '{name}': {error.message}", param=name) from error
+    return values
+
+
+def _check_depth(value: Any, data: bytes, limits: LimitsConfig) -> None:
     # With fewer brackets than the limit it cannot nest too deep: true for nearly every body.
     if data.count(b"{") + data.count(b"[") > limits.depth and measure(value)[0] > limits.depth:
         raise InvalidRequest(f"the request body nests deeper than {limits.depth} levels")
-    return value
 
 
 def _check_values(data: bytes, most: int) -> None:

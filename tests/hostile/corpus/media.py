@@ -79,6 +79,11 @@ _END = b"\r\n--b--\r\n"
 _FORMS: dict[str, Callable[[], bytes]] = {
     "a form of line ends": lambda: _NAMED + b"\r\n" * 5_000_000 + _END,
     "a form of near ends": lambda: _NAMED + b"\r\n--" * 2_500_000 + _END,
+    "a form of false ends": lambda: _NAMED + b"\r\n--bx" * 1_500_000 + _END,
+    "a form of padding": lambda: _NAMED + b"\r\n--b" + b" " * 10_000_000,
+    "a form of JSON": lambda: (
+        _NAMED.replace(b'; filename="a"', b"") + b"[" + b"{}," * 5_000_000 + b"{}]" + _END
+    ),
     "a form of parts": lambda: (_NAMED + b"\r\n") * 100_000 + _END,
     "a form of one header": lambda: b"--b\r\nA: " + b"x" * 10_000_000,
     "a form of headers": lambda: b"--b\r\n" + b"A: b\r\n" * 1_000_000,

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.api.fields.forms import from_form
 from gateway.http.bodies.form import parse_form
+from gateway.http.bodies.parsing import parse_texts
+from protocol.config.limits import LimitsConfig
 from protocol.errors import InvalidRequest
 
 TYPE = "multipart/form-data; boundary=bound"
@@ -80,10 +82,42 @@ def test_a_large_file_takes_no_time_whatever_it_holds(content: bytes) -> None:
     assert time.process_time() - start < 2.0
 
 
+@pytest.mark.parametrize("behind", [b"x", b"-x", b"\rx", b" "])
+def test_a_form_of_false_ends_or_of_padding_is_refused_at_once(behind: bytes) -> None:
+    end = b"\r\n--bound" + behind * (1 if b"x" in behind else 1_000_000)
+    many = end * (8_000_000 // len(end))
+    start = time.process_time()
+    with pytest.raises(InvalidRequest, match=r"256 parts|many spaces"):
+        parse_form(form(part("file", many, "x")), TYPE)
+    assert time.process_time() - start < 0.5
+
+
+def test_a_boundary_may_be_padded() -> None:
+    data = form(part("a", b"1"), part("b", b"2")).replace(b"\r\n--bound\r", b"\r\n--bound \t\r")
+    assert parse_form(data, TYPE) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "name", "words"),
+    [
+        ({"stop": "[" + "[]," * 500_001 + "[]]"}, "stop", "more than 500000 values"),
+        ({"a": "[" + "0," * 300_000 + "0]", "b": "[" + "0," * 300_000 + "0]"}, "b", "values"),
+        ({"unknown": "[" * 200 + "]" * 200}, "unknown", "deeper than 128 levels"),
+    ],
+)
+def test_json_in_a_form_has_the_bounds_of_a_body(
+    texts: dict[str, str], name: str, words: str
+) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        parse_texts(texts, LimitsConfig())
+    assert caught.value.param == name
+
+
 def test_fields_that_are_no_texts_are_read_as_json() -> None:
     body: dict[str, Any] = {"temperature": "0.5", "stream": "true", "prompt": "1", "seed": "x"}
     expected = {"temperature": 0.5, "stream": True, "prompt": "1", "seed": "x"}
-    assert from_form("Transcription", body | {"file": b"1", "unknown": "[1]"}) == {
+    whole = body | {"file": b"1", "unknown": "[1]"}
+    assert from_form("Transcription", whole, parse_texts) == {
         **expected,
         "file": b"1",
         "unknown": [1],
