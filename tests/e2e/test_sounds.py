@@ -39,6 +39,16 @@ def wav(seconds: float, hertz: float = 440.0, rate: int = 16_000) -> bytes:
 SOUND = wav(2)
 
 
+def _adpcm(block: int) -> bytes:
+    form = struct.pack("<HHIIHH", 2, 1, 16_000, 16_000, block, 4)
+    return b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0" + form + b"data\x90\1\0\0" + b"\0" * 400
+
+
+def _xing(n_frames: int) -> bytes:
+    first = b"\xff\xfb\x90\0" + b"\0" * 32 + b"Xing\0\0\0\1" + n_frames.to_bytes(4, "big")
+    return (first.ljust(417, b"\0") + b"\xff\xfb\x90\0".ljust(417, b"\0")) * 3
+
+
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One worker that hears."""
@@ -91,7 +101,14 @@ def test_openais_client_reads_the_stream(pool: Served) -> None:
 
 @pytest.mark.parametrize(
     "sound",
-    [b"no sound", b"RIFF\xff\xff\xff\xffWAVEfmt " + b"\xff" * 20, b"ID3\x04" + b"\x7f" * 400],
+    [
+        b"no sound",
+        b"RIFF\xff\xff\xff\xffWAVEfmt " + b"\xff" * 20,
+        b"ID3\x04" + b"\x7f" * 400,
+        wav(0.0001),
+        _adpcm(block=1),
+        _xing(2**32 - 2),
+    ],
 )
 def test_what_is_no_sound_is_refused_by_the_forms_field(pool: Served, sound: bytes) -> None:
     error = transcribe(pool, sound)["error"]

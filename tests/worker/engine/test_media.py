@@ -186,7 +186,7 @@ def test_an_embedding_that_is_no_number_never_comes_into_the_cache(tmp_path: Pat
 def test_a_sound_whose_samples_are_no_sound_is_refused(
     seeing: LlamaBackend, sample: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = np.array([0, -1.5, 40, sample], np.float32)
+    values = np.array([0, -1.5, 40, *[0] * 1021, sample], np.float32)
     data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
     def load(_reader: MediaReader, file: bytes, _place: int) -> Any:
@@ -196,9 +196,11 @@ def test_a_sound_whose_samples_are_no_sound_is_refused(
     monkeypatch.setattr(MediaReader, "_load", load)
     prompt = f"a {seeing.card.media_marker} b"
     with pytest.raises(InvalidRequest, match="not numbers between"):
-        seeing.read_media(prompt, [b"RIFF"])
+        seeing.read_media(prompt, [b"x" * 1025])
     with pytest.raises(InvalidRequest, match="Failed to tokenize"):  # it has no ears
-        seeing.read_media(prompt, [b"RIF"])
+        seeing.read_media(prompt, [b"x" * 1024])
+    with pytest.raises(InvalidRequest, match="too short: 1023 samples"):
+        seeing.read_media(prompt, [b"x" * 1023])
 
 
 def bomb(side: int) -> bytes:

@@ -22,7 +22,7 @@ from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.decode_cost import extra_decode_cost
 from worker.llama.media.pieces import TEXT, read_piece
-from worker.llama.media.size import MAX_SOUND_S, is_sound, n_pixels, n_samples
+from worker.llama.media.size import is_sound, max_sound_s, n_pixels, n_samples
 from worker.llama.media.values import Floats, check_embedding, check_samples
 from worker.llama.model import FLASH_ATTN
 
@@ -136,14 +136,18 @@ class MediaReader:
     def _check(self, media: Sequence[bytes]) -> None:
         """Refuse what would fill the memory or start a decoder of videos, before any is decoded."""
         rate = max(int(mtmd.mtmd_get_audio_sample_rate(self._context)), 1)
-        n_samples_left, n_pixels_left = MAX_SOUND_S * rate, float(MAX_PIXELS)
+        longest_s = max_sound_s(media)
+        n_samples_left, n_pixels_left = longest_s * rate, float(MAX_PIXELS)
         for place, data in enumerate(media):
             if is_sound(data):
                 if not self.has_audio:
                     raise MediumRefused("this model does not take audio", place)
-                n_samples_left -= n_samples(data, rate)
+                n = n_samples(data, rate)
+                if not n:
+                    raise MediumRefused(_NO_MEDIUM, place)
+                n_samples_left -= n
                 if n_samples_left < 0:
-                    message = f"the sounds take more than {MAX_SOUND_S:g} s together"
+                    message = f"the sounds take more than {longest_s:g} s together"
                     raise MediumRefused(message, place)
                 continue
             size = n_pixels(data)

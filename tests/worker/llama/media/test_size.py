@@ -8,7 +8,7 @@ import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
 from protocol.errors import ErrorCode, TaskError
-from worker.llama.media.size import is_sound, n_pixels, n_samples
+from worker.llama.media.size import is_sound, max_sound_s, n_pixels, n_samples
 
 RATE = 16_000
 
@@ -43,7 +43,7 @@ def mp3(n_frames: int) -> bytes:
         (wav(2**32 - 1), 100 / 44_100),
         (wav(400, rate=1), 100),
         (wav(400, rate=1, bits=8, channels=1), 400),
-        (wav(400, fact=2**32 - 1), (2**32 - 1) / 44_100),
+        (wav(400, fact=2**32 - 1), 100 / 44_100),
         (flac(441_000, 44_100), 10),
         (flac(2**36 - 1, 1), 2**36 - 1),
         (flac(0, 44_100), 0),
@@ -58,6 +58,84 @@ def test_a_sound_is_as_long_as_its_headers_say(data: bytes, seconds: float) -> N
     assert n_samples(data, RATE) == pytest.approx(seconds * RATE, rel=0.02)
 
 
+def adpcm(tag: int, block: int, n_bytes: int = 400, *, bits: int = 4, channels: int = 1) -> bytes:
+    """Write a compressed WAV at 1,000 Hz."""
+    form = struct.pack("<HHIIHH", tag, channels, 1000, 1000, block, bits)
+    data = b"data" + struct.pack("<I", n_bytes) + b"\0" * n_bytes
+    return b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<I", len(form)) + form + data
+
+
+def extensible(kind: int, block: int) -> bytes:
+    """Write the same, whose kind stands behind the format."""
+    form = struct.pack("<HHIIHHHHIH", 0xFFFE, 1, 1000, 1000, block, 4, 22, 4, 0, kind) + bytes(14)
+    parts = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", 400)
+    return b"RIFF\0\0\0\0WAVE" + parts + b"\0" * 400
+
+
+def free_format(n: int) -> bytes:
+    """Write frames of MPEG 2.5 layer II without a number of bits: 144 ms each, in 14 bytes."""
+    return (b"\xff\xe5\x08\xc0" + b"\0" * 10) * n
+
+
+def tagged(n_frames: int, name: bytes = b"Xing") -> bytes:
+    """Write an MP3 whose first frame says how many there are."""
+    first = b"\xff\xfb\x90\0" + b"\0" * 32 + name + b"\0\0\0\1" + n_frames.to_bytes(4, "big")
+    return first.ljust(417, b"\0") + mp3(3)
+
+
+SECOND_FORMAT = wav(400, rate=1, bits=8, channels=1) + wav(0, rate=384_000)[12:36]
+SHORT_FORMAT = wav(400, rate=1, bits=8, channels=1).replace(b"fmt \x10", b"fmt \0")
+
+
+@pytest.mark.parametrize(
+    ("data", "seconds"),
+    [
+        (adpcm(2, 256), (400 - 2 * 6) * 2 / 1000),
+        (adpcm(0x11, 256), ((400 - 2 * 4) * 2 + 2) / 1000),
+        (adpcm(2, 256, bits=64), (400 - 2 * 6) * 2 / 1000),
+        (extensible(2, 256), (400 - 2 * 6) * 2 / 1000),
+        (SECOND_FORMAT, 400),
+        (SHORT_FORMAT, 400),
+        (free_format(100), 100 * 1152 / 8000),
+        (tagged(2**32 - 2), (2**32 - 2) * 1152 / 44_100),
+        (tagged(2**31, b"Info"), 2**31 * 1152 / 44_100),
+        (b"fLaC" + b"\0" * 40 + mp3(100), 100 * 1152 / 44_100),
+        (mp3(1) + (b"\xff\xe5\xe8\0" + mp3(6)) * 50, 301 * 1152 / 44_100 + 50 * 1152 / 8000),
+    ],
+)
+def test_no_header_hides_the_length_of_a_sound(data: bytes, seconds: float) -> None:
+    assert n_samples(data, RATE) == pytest.approx(seconds * RATE, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        adpcm(2, 1),
+        adpcm(2, 6, 3),
+        adpcm(0x11, 3),
+        adpcm(2, 256, channels=3),
+        extensible(2, 1),
+        adpcm(6, 1, bits=16),
+        wav(400, rate=0),
+        wav(400, rate=384_001),
+        wav(400, channels=257),
+        wav(400, bits=65),
+        wav(400, rate=0) + mp3(100),
+    ],
+)
+def test_a_sound_that_would_not_be_read_has_no_length(data: bytes) -> None:
+    """Of blocks smaller than their heads miniaudio would count 2^64 samples, and end the worker."""
+    assert n_samples(data, RATE) == 0
+
+
+def test_a_long_sound_has_the_bytes_of_one() -> None:
+    """Its prompt gets time by its size: too little for an hour in 360 kB."""
+    compact, whole = b"RIFF\0\0\0\0WAVE" + bytes(360_000), mp3(10_000)
+    assert max_sound_s([compact]) == pytest.approx(1560, abs=1)
+    assert max_sound_s([compact, b"no sound" * 100_000, compact]) == pytest.approx(1920, abs=1)
+    assert max_sound_s([whole]) == 3600
+
+
 @pytest.mark.parametrize("n", range(60))
 def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
     for whole in (wav(400, fact=9), flac(5, 5), mp3(2), b"ID3\4\0\x10\0\0\0\5" + flac(5, 5)):
@@ -69,7 +147,10 @@ def test_a_sound_that_is_cut_off_anywhere_raises_nothing(n: int) -> None:
     ("data", "seconds"),
     [
         (b"\xff" * 14_000_000, 0.0),
-        (b"\xff\xfb\0\0" * 3_500_000, 0.0),
+        (b"\xff\xfb\0\0" * 3_500_000, 3600.0),
+        (b"\xff\xfb\xf0" * 4_600_000, 0.0),
+        (b"\xff\xfb\xf0Xing" * 2_000_000, math.inf),
+        (b"fLaC" + b"\0" * 14_000_000, 0.0),
         (b"\xff\xff\x1c" * 4_600_000, 0.0),
         ((b"\xff\xff\x14" + b"\0" * 29) * 500_000, 3600.0),
         (b"RIFF\0\0\0\0WAVE" + b"\0" * 14_000_000, math.inf),
