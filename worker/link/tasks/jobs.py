@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
+from protocol.errors import TaskError
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from protocol.wire.shapes import measure
@@ -43,6 +44,10 @@ def _outcomes(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> dict[m.T
     for envelope in envelopes:
         try:
             found[envelope.task] = reader.prepare(envelope)
+        except TaskError as error:
+            # Its frames hold the task with all media, and lead back here: a circle that stays until
+            # garbage is looked for. Nobody logs them.
+            found[envelope.task] = error.with_traceback(None)
         except Exception as error:
             found[envelope.task] = error
     return found

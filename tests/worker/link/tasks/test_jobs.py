@@ -1,5 +1,6 @@
 """How large the preparation of a task counts, and so how long it may take."""
 
+import gc
 from typing import Any
 
 import pytest
@@ -61,3 +62,18 @@ def test_choices_count_their_prompt_each_and_what_they_continue() -> None:
     assert not job(one, one).is_large
     assert job(one, one, one).is_large
     assert job(Generate(params=SamplingParams(), prompt="x"), partial).is_large
+
+
+def test_nothing_is_left_of_a_task_that_is_refused() -> None:
+    """Sixteen sounds of 15 MB that did not fit the context stayed for minutes: 240 MB."""
+    gc.collect()
+    gc.disable()
+    try:
+        refused = job(Generate(params=SamplingParams(), prompt=TEXT, media=(b"sound",)))
+        refused.outcome = refused.run()
+        assert "exceeds the available context" in str(refused.outcome)
+        del refused
+        left = [one for one in gc.get_objects() if isinstance(one, Generate)]
+        assert not [one for one in left if one.media == (b"sound",)]
+    finally:
+        gc.enable()
