@@ -39,7 +39,7 @@ _WINDOW = 64 * 1024
 """Bytes that are searched at a time: other threads of the worker run in between."""
 _FLAC_VALUES_PER_SAMPLE = 12
 """Values of all channels that take as long as a sample: two of 96 kHz become 16 kHz. 400 kB hold 20
-minutes of one value in eight channels at 655 kHz, which takes 15 s."""
+minutes of one value in eight channels at 655 kHz, which took more than 6 s."""
 _MP3_HEAD = re.compile(
     rb"\xff[\xe2-\xe7\xf2-\xf7\xfa-\xff][%s]"
     % b"".join(rb"\x%x0-\x%xb" % (kbits, kbits) for kbits in range(15))

@@ -65,7 +65,7 @@ def test_choices_count_their_prompt_each_and_what_they_continue() -> None:
 
 
 def test_nothing_is_left_of_a_task_that_is_refused() -> None:
-    """Sixteen sounds of 15 MB that did not fit the context stayed for minutes: 240 MB."""
+    """Sounds of 15 MB that did not fit the context stayed until garbage was looked for."""
     gc.collect()
     gc.disable()
     try:
