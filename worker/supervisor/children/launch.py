@@ -120,9 +120,6 @@ def _watched(env: Mapping[str, str], watchdog_s: float) -> dict[str, str]:
 _DEFAULTS = {
     "GGML_NO_BACKTRACE": "1",  # ggml's handler forks a debugger, which hangs a crashing worker
     "MALLOC_ARENA_MAX": "2",
-    # Sounds and pictures go back to the system when they are freed: glibc would come to keep blocks
-    # of up to 32 MiB. Larger than what is allocated for each token.
-    "MALLOC_MMAP_THRESHOLD_": str(4 << 20),
     "PYTHONFAULTHANDLER": "1",  # prints the Python stack after a crash in C
 }
 _OURS = (
