@@ -12,6 +12,7 @@ from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage
 from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.options import read_single_choice, read_text
+from gateway.api.fields.structured import read_json_schema
 from gateway.api.reply import RequestPlan, TaskOutcome
 from gateway.api.sse import DONE, event
 from gateway.api.unsupported import Refusal, refuse_unsupported
@@ -20,9 +21,11 @@ from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Delta, Done, Progress, Started
 
 _NO_AUDIO = "The current model does not support audio input."
+_PROBABILITIES = "log probabilities of a transcript are not supported"
 _REFUSED: Mapping[str, Refusal] = {
-    "include": ("log probabilities of a transcript are not supported", bool),
+    **dict.fromkeys(("include", "logprobs", "top_logprobs", "n_probs"), (_PROBABILITIES, bool)),
     "timestamp_granularities": ("times in a transcript are not supported", bool),
+    "tools": ("a transcript calls no tools", bool),
 }
 
 
@@ -49,6 +52,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     own = DialectFields(
         messages=_messages(body, card, media),
         media=media,
+        schema=read_json_schema(body),
         effort=read_effort(body),
         sampling={"n": read_single_choice(body)},
     )

@@ -75,8 +75,10 @@ async def test_a_stream_has_deltas_and_the_whole_text_at_its_end(gateway: Runnin
 
 async def test_fields_of_the_form_are_those_of_a_chat(gateway: Running) -> None:
     fields = {"temperature": "0.25", "max_tokens": "3", "seed": "7", "top_k": "5", "stop": "x"}
-    await transcribe(gateway, fields)
-    params = tasks(gateway)[0].params
+    await transcribe(gateway, fields | {"json_schema": '{"type": "string"}'})
+    chat, params = tasks(gateway)[0].chat, tasks(gateway)[0].params
+    assert chat is not None
+    assert chat.schema == '{"type":"string"}'
     assert (params.temperature, params.n_predict, params.seed, params.top_k) == (0.25, 3, 7, 5)
     assert params.stop == ("x",)
 
@@ -87,6 +89,9 @@ async def test_fields_of_the_form_are_those_of_a_chat(gateway: Running) -> None:
         ({"response_format": "srt"}, "Only 'json' response_format is supported", "response_format"),
         ({"timestamp_granularities[]": "word"}, "times in a transcript", "timestamp_granularities"),
         ({"include[]": "logprobs"}, "log probabilities", "include"),
+        ({"logprobs": "true"}, "log probabilities", "logprobs"),
+        ({"tools": "[{}]"}, "calls no tools", "tools"),
+        ({"json_schema": "words"}, "json_schema", "json_schema"),
         ({"n": "2"}, "Value must be between 1 <= value <= 1", "n"),
         ({"max_tokens": "many"}, "type must be number, but is string", "max_tokens"),
         ({"stream": "yes"}, "type must be boolean", "stream"),
@@ -114,6 +119,14 @@ async def test_there_must_be_one_sound(gateway: Running) -> None:
     plain = await gateway.post(PATH, {"file": "text"})
     assert plain.status_code == 400
     assert "multipart/form-data" in plain.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["prompt", "language", "json_schema", "temperature", "model"])
+async def test_a_file_where_a_value_belongs_is_refused(gateway: Running, name: str) -> None:
+    files = {"file": ("a.wav", SOUND), name: ("b.wav", SOUND)}
+    answer = await gateway.client.post(PATH, files=files)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
 
 
 async def test_a_sound_has_the_bound_of_an_image(tmp_path: Path) -> None:
