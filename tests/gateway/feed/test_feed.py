@@ -154,6 +154,7 @@ async def test_a_reader_wakes_no_worker_and_sends_it_nothing(gateway: Running) -
     worker.engine.is_sleeping = True
     await worker.send(worker.engine.heartbeat())
     await until(lambda: gateway.pool.status.workers()[0].state == "sleeping")
+    await worker.got(m.Opened)  # what the gateway says to each worker that joins
     worker.received.clear()
     async with reading(gateway.client) as reader:
         assert reader.state["workers"]["w0"]["state"] == "sleeping"
