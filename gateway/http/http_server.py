@@ -27,7 +27,7 @@ _MANY_WAIT = 16
 _MAX_DROPPED = 256
 """Clients that are dropped in one turn of the loop, at 10 us each."""
 _FEW_HANDSHAKES = 16
-"""Of TLS; so many may go on beside as many connections as there may be."""
+"""TLS handshakes that may be open beyond the limit of connections."""
 _PAUSE_S = 0.1
 """Seconds until it tries again where no client could be accepted."""
 _BACKLOG_AT = 24

@@ -22,7 +22,7 @@ import msgpack
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
-from protocol.wire.field_readers import UNSAID, ProtocolError, Unpacker, unpacker
+from protocol.wire.field_readers import OMITTED, ProtocolError, Unpacker, unpacker
 from protocol.wire.messages import Envelope, FrameItem, Generate
 from protocol.wire.tags import PAYLOADS, TAGS
 
@@ -230,7 +230,7 @@ class _MessageShape(NamedTuple):
 @cache
 def _shape(cls: Any) -> _MessageShape:
     names = tuple(f.name for f in fields(cls))
-    defaults = tuple(f.metadata.get(UNSAID, f.default) for f in fields(cls))
+    defaults = tuple(f.metadata.get(OMITTED, f.default) for f in fields(cls))
     if len(names) > 1:
         return _MessageShape(names, defaults, attrgetter(*names))
     return _MessageShape(

@@ -16,8 +16,8 @@ Unpacker = Callable[[Any], Any]
 PLAIN = frozenset({int, str, float, bool, bytes, type(None)})
 """Types that msgpack writes and reads unchanged."""
 
-UNSAID = "unsaid"
-"""Key of a field's metadata: the value to leave out, where it is not the default of the class."""
+OMITTED = "omitted"
+"""Key of a field's metadata: the value that is omitted, if it is not the class's default."""
 MAX_REASON = 500
 """Characters of a reason that a peer gives, or that repeats what it sent, in a log line."""
 
@@ -190,12 +190,12 @@ def _dataclass(kind: type) -> Unpacker:
     required = {
         f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING
     }
-    unsaid = {f.name: f.metadata[UNSAID] for f in fields(kind) if UNSAID in f.metadata}
+    omitted = {f.name: f.metadata[OMITTED] for f in fields(kind) if OMITTED in f.metadata}
 
     def unpack(value: Any) -> Any:
         if type(value) is not dict:
             raise ProtocolError(f"{kind.__name__}: expected a map, got {type(value).__name__}")
-        values: dict[str, Any] = {**unsaid} if unsaid else {}
+        values: dict[str, Any] = {**omitted} if omitted else {}
         for name, item in value.items():
             if name not in known:
                 continue

@@ -4,9 +4,17 @@ from pathlib import Path
 
 import gguf
 
-from tests.models.mmproj import random_weights
+from tests.models.mmproj import (
+    N_EMBD,
+    N_FF,
+    N_HEAD,
+    Shapes,
+    block_shapes,
+    random_weights,
+    write_tensors,
+)
 
-N_EMBD, N_FF, N_HEAD, N_LAYER = 32, 64, 2, 1
+N_LAYER = 1
 N_MEL, N_POS, STACK, N_HIDDEN = 80, 1500, 10, 32
 
 
@@ -26,17 +34,13 @@ def write_audio_projector(path: Path, n_embd_text: int) -> Path:
     }.items():
         writer.add_uint32(f"clip.audio.{key}", value)
     writer.add_float32("clip.audio.attention.layer_norm_epsilon", 1e-5)
-    for name, shape in _shapes(n_embd_text).items():
-        writer.add_tensor(name, random_weights(name, shape))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    shapes = _shapes(n_embd_text)
+    write_tensors(writer, {name: random_weights(name, shape) for name, shape in shapes.items()})
     return path
 
 
-def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
+def _shapes(n_embd_text: int) -> Shapes:
+    own: Shapes = {
         "a.conv1d.1.weight": (N_EMBD, N_MEL, 3),
         "a.conv1d.1.bias": (N_EMBD, 1),
         "a.conv1d.2.weight": (N_EMBD, N_EMBD, 3),
@@ -49,18 +53,5 @@ def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
         "mm.a.norm_mid.weight": (N_HIDDEN,),
         "mm.a.mlp.2.weight": (n_embd_text, N_HIDDEN),
     }
-    for layer in range(N_LAYER):
-        block = f"a.blk.{layer}"
-        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            shapes[f"{block}.{name}.weight"] = (N_EMBD, N_EMBD)
-            if name != "attn_k":  # Whisper's keys have no bias
-                shapes[f"{block}.{name}.bias"] = (N_EMBD,)
-        for name in ("ln1", "ln2"):
-            shapes |= {f"{block}.{name}.weight": (N_EMBD,), f"{block}.{name}.bias": (N_EMBD,)}
-        shapes |= {
-            f"{block}.ffn_up.weight": (N_FF, N_EMBD),
-            f"{block}.ffn_up.bias": (N_FF,),
-            f"{block}.ffn_down.weight": (N_EMBD, N_FF),
-            f"{block}.ffn_down.bias": (N_EMBD,),
-        }
-    return shapes
+    # Whisper's keys have no bias.
+    return own | block_shapes("a", N_LAYER, has_key_bias=False)

@@ -1,10 +1,14 @@
 """A vision projector of the LLaVA 1.5 kind with random weights: four embeddings an image."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
 import numpy as np
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Shapes = dict[str, tuple[int, ...]]
 
 N_EMBD, N_FF, N_HEAD, N_LAYER = 32, 64, 2, 2
 IMAGE_SIZE, PATCH_SIZE = 28, 14
@@ -33,19 +37,24 @@ def write_mmproj(path: Path, n_embd_text: int, *, bias: float = 0.0) -> Path:
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
-    for name, shape in _shapes(n_embd_text).items():
-        writer.add_tensor(
-            name, random_weights(name, shape) + np.float32(bias * (name == "mm.2.bias"))
-        )
+    tensors = {name: random_weights(name, shape) for name, shape in _shapes(n_embd_text).items()}
+    tensors["mm.2.bias"] += np.float32(bias)
+    write_tensors(writer, tensors)
+    return path
+
+
+def write_tensors(writer: gguf.GGUFWriter, tensors: Mapping[str, Floats]) -> None:
+    """Write the file of a projector whose values are set."""
+    for name, values in tensors.items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
-def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
+def _shapes(n_embd_text: int) -> Shapes:
+    own: Shapes = {
         "v.patch_embd.weight": (N_EMBD, 3, PATCH_SIZE, PATCH_SIZE),
         "v.position_embd.weight": (N_PATCHES + 1, N_EMBD),
         "v.class_embd": (N_EMBD,),
@@ -56,13 +65,18 @@ def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
         "mm.2.weight": (n_embd_text, n_embd_text),
         "mm.2.bias": (n_embd_text,),
     }
-    for layer in range(N_LAYER):
-        block = f"v.blk.{layer}"
+    return own | block_shapes("v", N_LAYER)
+
+
+def block_shapes(encoder: str, n_layer: int, *, has_key_bias: bool = True) -> Shapes:
+    """Return the tensors of an encoder's layers; its tensors' names begin with `encoder`."""
+    shapes: Shapes = {}
+    for layer in range(n_layer):
+        block = f"{encoder}.blk.{layer}"
         for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            shapes |= {
-                f"{block}.{name}.weight": (N_EMBD, N_EMBD),
-                f"{block}.{name}.bias": (N_EMBD,),
-            }
+            shapes[f"{block}.{name}.weight"] = (N_EMBD, N_EMBD)
+            if has_key_bias or name != "attn_k":
+                shapes[f"{block}.{name}.bias"] = (N_EMBD,)
         for name in ("ln1", "ln2"):
             shapes |= {f"{block}.{name}.weight": (N_EMBD,), f"{block}.{name}.bias": (N_EMBD,)}
         shapes |= {
@@ -74,7 +88,7 @@ def _shapes(n_embd_text: int) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def random_weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+def random_weights(name: str, shape: tuple[int, ...]) -> Floats:
     random = np.random.default_rng(sum(name.encode()))
     values = random.standard_normal(shape)
     if len(shape) == 1:

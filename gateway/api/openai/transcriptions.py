@@ -56,8 +56,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
         effort=read_effort(body),
         sampling={"n": read_single_choice(body)},
     )
-    options = {name: value for name, value in body.items() if name != "response_format"}
-    return plan_chat(read_chat_request(options, card, own), TranscriptReply())
+    return plan_chat(read_chat_request(body, card, own), TranscriptReply())
 
 
 def _messages(

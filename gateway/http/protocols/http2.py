@@ -23,9 +23,9 @@ _MAX_DROPPED = 64 * 1024 * 1024
 
 
 _MAX_STREAMS = 4096
-"""Open streams of all connections together beyond which a connection has no second one. Each takes
-20 KB; without a key, 15,000 that make no room for their answers took 370 MB and stopped all for 3 s
-at each collection of garbage."""
+"""Open streams of all connections together; beyond it, a connection with a stream gets no more.
+Each takes 20 KB: 15,000 with a window of zero, which need no key, took 370 MB and stopped all for
+3 s at each collection of garbage."""
 
 
 class OpenStreams:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 from protocol import WIRE_VERSION
 from protocol.wire.facts import ModelCard, Stats
-from protocol.wire.field_readers import UNSAID
+from protocol.wire.field_readers import OMITTED
 from protocol.wire.messages.envelope import Message
 
-_VERSION = {UNSAID: 8}
+_VERSION = {OMITTED: 8}
 """Up to version 8 it was left out as a default, so that each side read its own. Never to change."""
 
 

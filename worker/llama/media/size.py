@@ -20,7 +20,8 @@ from protocol.errors import ErrorCode, TaskError
 MAX_SOUND_S = 3600.0
 """Of all sounds of a prompt; a file is not measured beyond it."""
 _COMPACT_SOUND_S, _BYTES_PER_SOUND_S = 1200.0, 1000
-"""Seconds whatever their size, and bytes of each second more: the smallest of an MP3.
+"""Seconds that a sound of any size may last; bytes that each further second needs, as many as in
+the smallest MP3 (8 kbit/s).
 
 Nothing interrupts libmtmd while it makes the spectrum: an hour, 360 kB of WAV at 100 Hz, takes two
 cores 13 s, but a prompt of so few bytes has 5 s, and 10 s later its worker is ended.
