@@ -251,6 +251,8 @@ class Slot:
         run = self.active
         run.is_preempted, run.restoring = True, None
         run.probed.clear()  # it is read again
+        if not run.is_resumed:
+            run.n_cached = 0
         if self.state is SlotState.DECODE:
             self.move(SlotState.PREFILL)
 

@@ -302,3 +302,17 @@ def test_any_slot_may_use_the_whole_context() -> None:
 def test_there_are_never_more_sequences_than_llama_cpp_has() -> None:
     assert n_sequences(8, 32) == 40
     assert n_sequences(250, 32) == 256
+
+
+def test_a_prompt_that_is_read_twice_counts_as_cached_what_it_found_last() -> None:
+    rig = Rig(n_slots=2, n_cells=400, n_batch=16)
+    rig.submit(ANNA, n_predict=60)
+    rig.finish()
+    task = rig.submit(ANNA + BERT)
+    while not rig.of(task):
+        rig.turn()
+    (slot,) = (slot for slot in rig.engine.slots if slot.run is not None)
+    rig.engine._step._preemption.preempt(slot)
+    rig.finish()
+    assert rig.done(task).n_cached <= len(ANNA) + 1
+    assert rig.done(task).timings.prompt_n == len(ANNA + BERT) + 1 - rig.done(task).n_cached
