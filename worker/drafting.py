@@ -1,5 +1,7 @@
 """Opens the drafter of a worker, as configured."""
 
+import logging
+
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.backend import Backend
@@ -19,13 +21,16 @@ from worker.speculation.kinds import (
 )
 from worker.speculation.lookup_file import SavedLookup, read_cache
 
+logger = logging.getLogger(__name__)
+
 
 def open_drafter(config: WorkerConfig, backend: Backend) -> Drafter | None:
-    """Return the drafter of a worker, or None; raises `ConfigError` if it cannot work."""
+    """Return the drafter of a worker, or None; raises `ConfigError` if it cannot be opened."""
     if kinds(config) and not backend.can_rewind:
-        raise ConfigError(
-            "spec_type: recurrent memory cannot drop the tokens of a rejected draft; use none"
-        )
+        cause = "the model's memory cannot drop the tokens of a rejected draft"
+        action = "answers are generated without drafts"
+        logger.warning("no speculative decoding", extra={"cause": cause, "action": action})
+        return None
     drafters = {kind: _open(kind, config, backend) for kind in kinds(config)}
     return Drafters(drafters) if drafters else None
 

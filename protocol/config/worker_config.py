@@ -94,6 +94,18 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         "RAM for prompts that had to leave the KV cache, in MiB; 0: none, -1: no limit.",
         low=-1,
     )
+    swa_full: bool = param(
+        False,
+        "Give layers with sliding windows as large a cache as the others, so that a full context "
+        "can be shifted. Off: one window for each slot.",
+    )
+    ctx_checkpoints: int = param(
+        32,
+        "Largest number of checkpoints of a slot: places up to which a prompt can be used again "
+        "if the model has recurrent layers or sliding windows; 0: none.",
+        low=0,
+        high=4096,
+    )
     verbose_prompt: bool = param(False, "Log the text of every prompt.")
     prompts_dir: str = param(
         "", "Folder in which each prompt is written to a file, for debugging; empty: none."

@@ -11,7 +11,7 @@ from worker import cli
 OPTIONS_OF_OTHERS = recorded()
 REFUSED = {"--docker-repo"}
 WITHOUT_EFFECT = {
-    *("--swa-full", "--cont-batching", "--defrag-thold", "--ctx-checkpoints", "--cache-reuse"),
+    *("--cont-batching", "--defrag-thold", "--cache-reuse"),
     *("--checkpoint-min-step", "--cache-idle-slots", "--spec-synth-len", "--spec-synth-rates"),
     *("--video-fps", "--video-timestamp-interval", "--video-ffmpeg-dir", "--spec-draft-p-split"),
     *("--spec-draft-backend-sampling", "--spec-ngram-simple-min-hits", "--spec-ngram-min-hits"),

@@ -39,7 +39,7 @@ def write_llama(path: Path, *, fim: tuple[str, ...] = (), pooling: str = "") -> 
     writer.add_rope_dimension_count(N_EMBD // N_HEAD)
     if pooling:
         writer.add_pooling_type(gguf.PoolingType[pooling.upper()])
-    _add_vocabulary(writer)
+    add_vocabulary(writer)
     for name in fim:
         writer.add_uint32(f"tokenizer.ggml.{name}_token_id", FIM[name])
     for name, shape in _shapes().items():
@@ -51,7 +51,8 @@ def write_llama(path: Path, *, fim: tuple[str, ...] = (), pooling: str = "") -> 
     return path
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    """Add a vocabulary of bytes, with the tokens of an infill."""
     tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581"]
     tokens += [f"<{name}>" for name in FIM]
     kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]

@@ -26,7 +26,7 @@ def model_path() -> str:
 
 @contextmanager
 def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
-    """Run an engine with 512 tokens of context a slot, over the first layers of SmolLM2.
+    """Run an engine over the first layers of SmolLM2, with 512 tokens of context a slot.
 
     Without flash attention, unless told otherwise: on a CPU its kernels round by the number of rows
     in a batch, and a text would depend on how its prompt was cut and on who else is served. A
@@ -34,17 +34,13 @@ def serving(n_slots: int, **settings: Any) -> Iterator[Served]:
     """
     from worker.llama.backend import LlamaBackend
 
-    config = WorkerConfig(
-        n_slots=n_slots,
-        n_ctx=n_slots * 512,
-        n_threads=threads(),
-        **{
-            "model": shallow_path(),
-            "flash_attn": "off",
-            "cache_branches": 0 if n_slots == 1 else 32,
-        }
-        | settings,
-    )
+    defaults: dict[str, Any] = {
+        "n_ctx": n_slots * 512,
+        "model": shallow_path(),
+        "flash_attn": "off",
+        "cache_branches": 0 if n_slots == 1 else 32,
+    }
+    config = WorkerConfig(n_slots=n_slots, n_threads=threads(), **(defaults | settings))
     backend = LlamaBackend(config, lambda _fraction: None)
     drafter = open_drafter(config, backend)
     served = Served(backend, drafter)

@@ -41,6 +41,9 @@ class Rig:
     n_cells: int = 0
     """All cells, if every slot may use all of them; 0 gives each slot `n_ctx` of its own."""
     n_branches: int = 8
+    needs_checkpoints: bool = False
+    """Sequences can be cut only at their ends and at checkpoints."""
+    n_checkpoints: int = 32
     host_bytes: int = 0
     context_shift: bool = False
     drafter: Drafter | None = None
@@ -61,18 +64,22 @@ class Rig:
             n_slots=self.n_slots,
             n_ctx=self.n_cells or self.n_ctx * self.n_slots,
             kv_unified=self.n_cells > 0,
-            cache_branches=self.n_branches,
+            cache_branches=0 if self.needs_checkpoints else self.n_branches,
             n_batch=self.n_batch,
             lora=self.lora,
             fake_step_ms=self.step_ms,
         )
         self.backend = FakeBackend(config)
+        if self.needs_checkpoints:
+            self.backend.states.needs_checkpoints = True
+            self.backend.states.can_cut = False
         self.engine = Engine(
             self.backend,
             EngineConfig(
                 n_slots=self.n_slots,
                 n_ctx=self.n_cells or self.n_ctx,
                 host_bytes=self.host_bytes,
+                n_checkpoints=self.n_checkpoints,
                 context_shift=self.context_shift,
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,

@@ -273,8 +273,11 @@ class Backend(Protocol):
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`."""
 
-    def remove(self, seq: int, start: int) -> bool:
-        """Remove a sequence's cells from `start` on; return False if only all could be removed."""
+    def remove(self, seq: int, start: int) -> None:
+        """Remove a sequence's cells from `start` on.
+
+        Where checkpoints are needed, only all of them, or those of the last `decode`.
+        """
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove positions `start` to `end` and move the later ones down."""
@@ -295,7 +298,7 @@ class Backend(Protocol):
 
     @property
     def can_rewind(self) -> bool:
-        """Whether the last tokens of a sequence can be removed: not with recurrent memory."""
+        """Whether the tokens of the last `decode` can be removed: not with recurrent memory."""
 
     @property
     def adapters(self) -> Adapters:

@@ -20,6 +20,7 @@ from protocol.wire.messages import (
 )
 from worker.engine.backend import Backend
 from worker.engine.cache.cache import PrefixCache
+from worker.engine.cache.sequences import CacheLimits
 from worker.engine.engine_config import EngineConfig
 from worker.engine.engine_jobs import EngineJobs
 from worker.engine.results import Outbox
@@ -71,9 +72,8 @@ class Engine:
         self.counters = Counters(n_kv=backend.card.n_ctx_total, accounts=accounts or AccountTable())
         extends = config.self_extend is not None
         # With self-extend nothing that a slot holds is of use to another task.
-        self.cache = PrefixCache(
-            backend, self.slots, self.counters, is_on=not extends, host_bytes=config.host_bytes
-        )
+        limits = CacheLimits(config.host_bytes, config.n_checkpoints)
+        self.cache = PrefixCache(backend, self.slots, self.counters, limits, is_on=not extends)
         self._outbox = Outbox(emit, self.cache.blocks)
         self.step_target_s = config.step_target_s
         """Longest time of a step, in seconds."""

@@ -21,6 +21,8 @@ class EngineConfig:
     """Speculate while at most this many slots decode."""
     host_bytes: int = 0
     """Host memory for prompts that leave the context; below 0 there is no limit."""
+    n_checkpoints: int = 32
+    """Checkpoints of a slot, where the memory of the model needs them."""
     self_extend: SelfExtend | None = None
     shows_texts: bool = False
     """Reports of slots contain clients' texts."""

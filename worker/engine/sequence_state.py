@@ -6,11 +6,23 @@ from typing import NamedTuple, Protocol
 State = bytes | bytearray | memoryview
 
 
+class Checkpoint(NamedTuple):
+    """A place to which a sequence can go back whose memory cannot be cut anywhere."""
+
+    n: int
+    """Tokens before it."""
+    state: State
+    """What cannot be cut: the states of recurrent layers, the cells of sliding windows."""
+
+
 class HostCacheHit(NamedTuple):
     """A copy in the host's memory whose first `n` tokens are those of a prompt."""
 
     n: int
     pieces: Sequence[State]
+    n_whole: int = 0
+    """Tokens of a copy that is one piece; with more than `n`, there is a checkpoint at `n`."""
+    checkpoints: Sequence[Checkpoint] = ()
 
 
 class SequenceState(Protocol):
@@ -27,6 +39,8 @@ class SequenceState(Protocol):
 
     can_cut: bool
     """Whether a part of a sequence can be copied; otherwise only the whole."""
+    needs_checkpoints: bool
+    """Whether a sequence can be cut only at its end and at checkpoints."""
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as the library writes it into a file."""
@@ -39,3 +53,12 @@ class SequenceState(Protocol):
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
+
+    def checkpoint(self, seq: int) -> State:
+        """Return what of a sequence cannot be cut, as of its last token."""
+
+    def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
+        """Cut a sequence at a checkpoint of its own or of one that shares its cells until there.
+
+        False if that is not possible; the sequence must be emptied then.
+        """

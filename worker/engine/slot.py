@@ -18,7 +18,7 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
 from worker.engine.media import Media, without_handles, without_placeholders
-from worker.engine.sequence_state import HostCacheHit
+from worker.engine.sequence_state import Checkpoint, HostCacheHit
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
 from worker.output.response_buffer import ResponseBuffer
@@ -102,6 +102,8 @@ class SlotTask:
     """It reads nothing before `PrefixSharing` has given it what others have read of its prompt."""
     restoring: HostCacheHit | None = None
     """The copy from which its prefix is coming back."""
+    stops: list[int] = field(default_factory=list)
+    """Places in `reading` where a step ends so that a checkpoint can be made, in any order."""
 
     @classmethod
     def of(cls, task: EngineTask, sampler: Sampler, n_cached: int, *, order: int) -> "SlotTask":
@@ -148,6 +150,10 @@ class SlotTask:
         """Tokens that were not in the cache when the task began or continued."""
         return len(self.reading) - self.n_cached - self.n_recovered
 
+    def until_stop(self, start: int, n: int) -> int:
+        """Return how many of `n` tokens from `start` on come before the next stop."""
+        return min((stop - start for stop in self.stops if start < stop < start + n), default=n)
+
     @property
     def is_resumed(self) -> bool:
         """Whether a token was chosen before its cells were read: it is the next one.
@@ -189,6 +195,8 @@ class Slot:
     """Connection (`TaskKey.connection`) of its last task; -1 is none."""
     media: Media = field(default_factory=dict)
     """Images and sounds among the tokens of an idle slot."""
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    """Places where its tokens can be cut, in their order, if that is not possible anywhere."""
     chain: BlockChain = BlockChain()
     """The prompt that its tokens begin with, in blocks; of a running task the whole one."""
     _last: SlotReport = field(init=False, repr=False)
@@ -242,6 +250,7 @@ class Slot:
         assert self.run is None
         n_tokens = len(self.tokens)
         self.tokens.clear()
+        self.checkpoints.clear()
         self.media = {}
         self.n_saved = self.group_start = self.n_shared = 0
         return n_tokens

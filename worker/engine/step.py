@@ -204,6 +204,7 @@ class Step:
         """Count tokens of a prompt that were computed."""
         self._counters.read(slot.active.account, n)
         self._cache.note(slot)
+        self._cache.checkpoints.make(slot)
 
     def _fail_batch(self, slots: Sequence[Slot], error: DecodeFailed) -> None:
         """Fail the tasks of a batch that was not computed."""

@@ -26,7 +26,14 @@ from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
-from worker.llama.model import Progress, is_recurrent, load, spare_sequence, trained_context
+from worker.llama.model import (
+    Progress,
+    architecture,
+    is_recurrent,
+    load,
+    spare_sequence,
+    trained_context,
+)
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import are_candidates_nan, open_device_sampling
 from worker.llama.sampling.grammar import Grammars
@@ -184,9 +191,9 @@ class LlamaBackend:
         self._outputs = None
         self._media.decode(piece, self._context, seq, pos, self.n_batch)
 
-    def remove(self, seq: int, start: int) -> bool:
+    def remove(self, seq: int, start: int) -> None:
         """Remove a sequence's cells from `start` on."""
-        return bool(lib.llama_memory_seq_rm(self._memory, seq, start, -1))
+        lib.llama_memory_seq_rm(self._memory, seq, start, -1)
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Remove the cells `start` to `end`; the rest moves down at the next decode."""
@@ -194,7 +201,10 @@ class LlamaBackend:
         lib.llama_memory_seq_add(self._memory, seq, end, -1, start - end)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Share cells: in a unified cache a cell belongs to any number of sequences."""
+        """Share cells: in a unified cache a cell belongs to any number of sequences.
+
+        Where checkpoints are needed, what of `target` cannot be cut is that of all of `source`.
+        """
         lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def regroup(self, seq: int, move: Regroup) -> None:
@@ -213,13 +223,18 @@ class LlamaBackend:
 
     @property
     def can_copy(self) -> bool:
-        """Whether cells can be shared; recurrent memory has one state per sequence instead."""
-        return self.can_rewind
+        """Whether cells can be shared; llama.cpp aborts if those of DeepSeek V4 were, in part."""
+        return architecture(self._loaded.model) != "deepseek4"
 
     @property
     def can_rewind(self) -> bool:
-        """Whether the end of a sequence can be removed; not in recurrent memory."""
-        return not is_recurrent(self._loaded.model)
+        """Whether the tokens of the last batch can be removed; not in recurrent memory.
+
+        A window has lost what they pushed out if they were computed in parts.
+        """
+        in_one_part = self.n_outputs <= int(lib.llama_n_ubatch(self._context))
+        can_cut = in_one_part or not self.states.needs_checkpoints
+        return can_cut and not is_recurrent(self._loaded.model)
 
     @property
     def can_shift(self) -> bool:

@@ -12,7 +12,7 @@ import llama_cpp.llama_cpp as lib
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.engine.cache.cache import MAX_SEQUENCES, n_sequences
+from worker.engine.cache.sequences import MAX_SEQUENCES, n_sequences
 from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
@@ -233,14 +233,33 @@ def count_outputs(config: WorkerConfig) -> int:
     return config.n_slots + max(_PROBED, n_drafting * longest_draft(config))
 
 
+def architecture(model: Any) -> str:
+    """Return the name of a model's architecture."""
+    buffer = ctypes.create_string_buffer(64)
+    lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
+    return buffer.value.decode(errors="replace")
+
+
 def is_recurrent(model: Any) -> bool:
     """Return whether layers keep one state a sequence, which can be neither cut nor shared."""
     return bool(lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
 
 
+def can_cut_anywhere(model: Any) -> bool:
+    """Return whether the end of a sequence can be removed, however much of it.
+
+    Not if layers have sliding windows, for llama.cpp gives cells that no window reaches to other
+    sequences; with `swa_full`, too.
+    """
+    return not (lib.llama_model_n_swa(model) > 0 or is_recurrent(model))
+
+
 def count_sequences(model: Any, config: WorkerConfig) -> int:
-    """Return how many sequences there may be; recurrent memory takes room for each at once."""
-    if is_recurrent(model):
+    """Return how many sequences there may be.
+
+    Recurrent layers and sliding windows take memory for each.
+    """
+    if not can_cut_anywhere(model):
         return config.n_slots
     return min(MAX_SEQUENCES, n_sequences(config.n_slots, config.cache_branches) + 1)
 
@@ -301,6 +320,7 @@ def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:
 
 def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:
     params = context_params(config)
+    params.swa_full = config.swa_full
     params.n_ctx = n_ctx_slot * config.n_slots
     if config.kv_unified:
         params.n_ctx = max(config.n_ctx, n_ctx_slot)  # the slots share it as they need it

@@ -18,9 +18,9 @@ import numpy as np
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
-from worker.engine.sequence_state import State
+from worker.engine.sequence_state import Checkpoint, State
 from worker.llama import library
-from worker.llama.model import is_recurrent, spare_sequence
+from worker.llama.model import can_cut_anywhere, spare_sequence
 
 _IO_MAGIC = 0xAF143CD8
 _PREFIX = struct.Struct("<Ii")
@@ -40,14 +40,14 @@ class LlamaStates:
     def __init__(self, context: Any, config: WorkerConfig) -> None:
         self._context = context
         self._memory = lib.llama_get_memory(context)
-        # With sliding windows or recurrent memory a state is not that of one plain cache.
         model = lib.llama_get_model(context)
-        self._is_plain = not (lib.llama_model_n_swa(model) or is_recurrent(model))
+        self.needs_checkpoints = not can_cut_anywhere(model)
         self._has_places = lib.llama_model_rope_type(model) in _PLACED
         n_streams = 1 if config.kv_unified else config.n_slots
-        self.n_streams = n_streams if self._is_plain else 0
+        # With sliding windows or recurrent memory a state is not that of one plain cache.
+        self.n_streams = 0 if self.needs_checkpoints else n_streams
         self._spare = spare_sequence(context, config)
-        self.can_cut = self._is_plain and self._spare > 0
+        self.can_cut = self._spare > 0 and not self.needs_checkpoints
         is_used = bool(config.slot_save_path)
         self.facts: Mapping[str, str] = _facts(config) if is_used else {}
         self.projector = fingerprint(Path(config.mmproj)) if is_used and config.mmproj else ""
@@ -84,7 +84,9 @@ class LlamaStates:
 
     def put(self, seq: int, state: State, n_tokens: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
-        if self._is_plain and not are_cells(state, n_tokens, has_places=self._has_places):
+        if not self.needs_checkpoints and not are_cells(
+            state, n_tokens, has_places=self._has_places
+        ):
             lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             return False
         buffer = np.empty(_PREFIX.size + len(state), np.uint8)
@@ -96,6 +98,30 @@ class LlamaStates:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
+
+    def checkpoint(self, seq: int) -> State:
+        """Return the states of recurrent layers and the cells of sliding windows."""
+        size = int(lib.llama_state_seq_get_size_ext(self._context, seq, _PARTIAL))
+        buffer = np.empty(size, np.uint8)
+        n = int(
+            lib.llama_state_seq_get_data_ext(self._context, _pointer(buffer), size, seq, _PARTIAL)
+        )
+        return buffer.data[:n]
+
+    def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
+        """Put those states and windows back, and cut all other cells."""
+        buffer = np.frombuffer(checkpoint.state, np.uint8)
+        n = int(
+            lib.llama_state_seq_set_data_ext(
+                self._context, _pointer(buffer), len(buffer), seq, _PARTIAL
+            )
+        )
+        is_cut = bool(lib.llama_memory_seq_rm(self._memory, seq, checkpoint.n, -1))
+        n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        return is_cut and (n, n_past) == (len(buffer), checkpoint.n)
+
+
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
 def are_cells(state: State, n_tokens: int, *, has_places: bool) -> bool:

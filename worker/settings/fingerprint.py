@@ -37,6 +37,7 @@ NEUTRAL = frozenset(
         *("mmproj_url", "mmproj_auto", "mmproj_offload", "mmproj_device", "mtmd_batch_max_tokens"),
         *("n_ctx", "n_ctx_per_slot", "n_slots", "n_prefetch", "n_batch", "n_ubatch"),
         *("cache_type_k", "cache_type_v", "kv_unified", "cache_branches", "cache_ram"),
+        *("swa_full", "ctx_checkpoints"),
         *("verbose_prompt", "prompts_dir", "warmup", "slot_similarity", "step_target_ms"),
         *("slot_save_path", "slot_quota_mib", "sleep_idle_s", "stall_s", "sampling"),
         *("fake_step_ms", "fake_token_ms", "fake_load_ms"),
@@ -48,6 +49,7 @@ _ROUNDING = frozenset(
     {
         *(field.name for field in dataclasses.fields(DeviceConfig)),
         *("n_ctx", "n_slots", "n_batch", "n_ubatch", "cache_type_k", "cache_type_v", "kv_unified"),
+        "swa_full",
     }
 )
 

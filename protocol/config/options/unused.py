@@ -86,7 +86,7 @@ FOREIGN: tuple[Unused, ...] = (
 """Options of other programs of llama.cpp: one warning names all that were given."""
 
 _IDLE = "is not needed: idle prompts move to --cache-ram, if there is any"
-_CACHE = "is not needed: prompts stay in the cache until their cells are wanted"
+_CACHE = "is not needed: checkpoints are made where prompts part, and before their ends"
 
 _VIDEO = "is not used: videos are not taken, for a program would have to run on what clients send"
 
@@ -98,7 +98,6 @@ _PROXY = "is not there: /cors-proxy answers 403 (feature_disabled)"
 WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("-cb --cont-batching", "is always on", harmless=("*",)),
     unused("-nocb --no-cont-batching", "is not possible: batching is always continuous"),
-    unused("--swa-full", "is always on", harmless=("*",)),
     unused("--log-enable", "is the normal state", harmless=("*",)),
     unused("--log-append", "is how --log-file is written", harmless=("*",)),
     unused("--server", "is what this command is (llamafile's option)", harmless=("*",)),
@@ -128,7 +127,6 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
     unused("--cache-idle-slots", _IDLE),
     unused("--no-cache-idle-slots", _IDLE, harmless=("*",)),
-    unused("-ctxcp --ctx-checkpoints --swa-checkpoints", _CACHE, 1),
     unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
 )
 """Options of a server that have no effect: each one that is given causes a warning."""

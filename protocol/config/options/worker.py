@@ -85,6 +85,12 @@ WORKER_OPTIONS: tuple[Option, ...] = (
     ),
     option("worker.cache_branches", "--cache-branches"),
     option("worker.cache_ram", "-cram --cache-ram", env="CACHE_RAM"),
+    option("worker.swa_full", "--swa-full", env="SWA_FULL"),
+    option(
+        "worker.ctx_checkpoints",
+        "-ctxcp --ctx-checkpoints --swa-checkpoints",
+        env="CTX_CHECKPOINTS",
+    ),
     option("worker.offload_kqv", "-kvo --kv-offload", "-nkvo --no-kv-offload", env="KV_OFFLOAD"),
     option("worker.rope_scaling", "--rope-scaling", env="ROPE_SCALING_TYPE"),
     option(

@@ -18,7 +18,7 @@ from worker.llama import draft, startup
 from worker.llama.adapters import load_adapters
 from worker.llama.embedding import context as embedding
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import _load_model, _make_context, context_params, slot_context
+from worker.llama.model import _load_model, _make_context, slot_context
 
 N_TRAIN = 8192
 
@@ -43,6 +43,7 @@ def main_context_params(config: WorkerConfig, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(lib, "llama_init_from_model", lambda _model, params: params)
     for name in ("recurrent", "hybrid"):
         monkeypatch.setattr(lib, f"llama_model_is_{name}", lambda _model: False)
+    monkeypatch.setattr(lib, "llama_model_n_swa", lambda _model: 0)
     return _make_context(None, config, slot_context(config, N_TRAIN))
 
 
@@ -98,6 +99,7 @@ def test_shares_of_devices_and_the_file_reach_llama_cpp(monkeypatch: pytest.Monk
         (["--memory-f32"], "type_v", 0),
         (["-nkvo"], "offload_kqv", False),
         (["-fa", "on"], "flash_attn_type", 1),
+        (["--swa-full"], "swa_full", True),
         (["--rope-scaling", "linear"], "rope_scaling_type", 1),
         (["--rope-scale", "4"], "rope_freq_scale", 0.25),
         (["--rope-freq-scale", "0.5"], "rope_freq_scale", 0.5),
@@ -121,11 +123,6 @@ def test_slots_share_the_context_unless_each_may_use_the_whole() -> None:
     args = ("-c", "4096", "-np", "4")
     assert slot_context(worker_of(*args, "--no-kv-unified"), N_TRAIN) == 1024
     assert slot_context(worker_of(*args, "--kv-unified"), N_TRAIN) == 4096
-
-
-def test_sliding_windows_are_always_kept_whole() -> None:
-    assert context_params(worker_of()).swa_full
-    assert context_params(worker_of("--swa-full")).swa_full
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,22 @@
 A slot that takes a task unrelated to the tokens it holds gives these to a *branch*: a sequence
 number beyond the slots', which then shares the cells. Slots and branches are indexed in one radix
 tree for each namespace, so that a prompt finds its longest computed prefix, whoever computed it.
+Where memory cannot be cut anywhere, prefixes end at `Checkpoints`, and there are no branches.
 Idle sequences stay until cells or sequence numbers are needed; the least recently used goes first.
 """
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple
 
 from worker.engine.backend import Backend
 from worker.engine.cache.cached_blocks import CachedBlocks
+from worker.engine.cache.checkpoints import Checkpoints
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.host_transfer import CopyTime, HostTransfer
-from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
+from worker.engine.cache.index import SequenceIndex
+from worker.engine.cache.radix import RadixMatch
+from worker.engine.cache.sequences import CachedBranch, CachedPrefix, CacheLimits, Idle
 from worker.engine.media import are_whole, whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
@@ -28,36 +31,6 @@ MIN_KEPT = 32
 MOST_CELLS = 0.75
 """Share of a GPU's cells above which idle sequences move to the host's memory. Source: with what
 is left, a long prompt finds cells while they move."""
-MAX_SEQUENCES = 256
-"""llama.cpp's own bound (LLAMA_MAX_SEQ)."""
-
-
-def n_sequences(n_slots: int, n_branches: int) -> int:
-    """Return how many sequences a context has: slots and branches."""
-    return min(MAX_SEQUENCES, n_slots + n_branches)
-
-
-class CachedPrefix(NamedTuple):
-    """A sequence whose first `n` tokens are a prompt's, and are computed."""
-
-    seq: int
-    n: int
-
-
-@dataclass(slots=True)
-class CachedBranch:
-    """An idle sequence that a slot held before it took another task."""
-
-    id: int
-    """Number of the sequence."""
-    tokens: list[int]
-    namespace: CacheNamespace
-    chain: BlockChain
-    last_used: int
-
-
-Idle = CachedBranch | Slot
-"""A sequence that no task uses."""
 
 
 class PrefixCache:
@@ -68,11 +41,11 @@ class PrefixCache:
         backend: Backend,
         slots: Sequence[Slot],
         counters: Counters,
+        limits: CacheLimits,
         *,
-        is_on: bool = True,
-        host_bytes: int = 0,
+        is_on: bool,
     ) -> None:
-        """Keep nothing unless `is_on`; up to `host_bytes` also in the host's memory."""
+        """Keep nothing unless `is_on`."""
         self._backend = backend
         self.slots = slots
         self.counters = counters
@@ -80,15 +53,19 @@ class PrefixCache:
         """The blocks that all sequences hold, as they are reported to gateways."""
         self.copies = CopyTime()
         is_whole = not backend.states.can_cut
-        self._host = HostCache(host_bytes if is_on else 0, self.blocks, is_whole=is_whole)
+        self._host = HostCache(limits.host_bytes if is_on else 0, self.blocks, is_whole=is_whole)
         self._transfer = HostTransfer(self._host, backend.states, self.copies)
         self._is_moving = False
         """Idle sequences are on their way to the host's memory."""
-        self.is_on = is_on and backend.can_copy
+        self.checkpoints = Checkpoints(backend, slots, limits)
+        self.is_on = is_on
+        self.can_share = is_on and backend.can_copy
+        """Whether a slot can take what another one has read."""
         self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
         self._branches: dict[int, CachedBranch] = {}
-        self._trees: dict[CacheNamespace, RadixTree] = {}
-        self._namespaces: dict[int, CacheNamespace] = {}
+        self.index = SequenceIndex()
+        """The tokens of slots and branches; where checkpoints are needed, numbers of readings."""
+        self._readings = itertools.count()
         self._n_uses = 0
 
     # ---- the index ----------------------------------------------------------------------------
@@ -97,30 +74,42 @@ class PrefixCache:
         """Index the tokens that a slot has read, so that others may share them."""
         if not self.is_on or not slot.tokens:
             return
-        namespace = self._namespaces.setdefault(slot.id, slot.namespace)
-        tree = self._trees.setdefault(namespace, RadixTree())
-        known = tree.length(slot.id)
-        tree.extend(slot.id, slot.tokens[known:])
+        new = slot.tokens[self.index.length(slot.id) :]
+        if self.checkpoints.is_needed:
+            # Slots that have read the same tokens apart hold them in cells of their own.
+            new = [next(self._readings)] * len(new)
+        self.index.extend(slot.id, slot.namespace, new)
 
     def find(
         self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int
     ) -> CachedPrefix | None:
-        """Find the sequence that holds most of a prompt's first `n_max` tokens."""
-        match = self.holders(namespace, prompt)
+        """Find the sequence that holds most of a prompt's first `n_max` tokens, to take them."""
+        if not self.can_share:
+            return None
+        if self.checkpoints.is_needed:
+            return self.checkpoints.find(namespace, prompt, n_max)
+        match = self.index.longest(namespace, prompt)
         n = min(match.n, n_max)
         return CachedPrefix(min(match.keys), n) if n > 0 else None
 
     def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
-        """Return how many leading tokens of a prompt are known, and which sequences hold them."""
-        tree = self._trees.get(namespace)
-        return NOTHING if tree is None else tree.longest(prompt)
+        """Return how many leading tokens of a prompt can be had, and which sequences hold them."""
+        if self.checkpoints.is_needed:
+            return self.checkpoints.holders(namespace, prompt)
+        return self.index.longest(namespace, prompt)
+
+    def n_known(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
+        """Return how many leading tokens of a prompt are known, whether or not they can be had."""
+        if not self.checkpoints.is_needed:
+            return self.index.longest(namespace, prompt).n
+        n_copied = self._host.n_known(namespace, prompt)
+        return max(n_copied, self.checkpoints.n_known(namespace, prompt))
 
     @property
     def n_cells(self) -> int:
         """Cells in use; shared cells count once."""
-        n_known = sum(tree.n_tokens for tree in self._trees.values())
-        unknown = (len(slot.tokens) - self._length(slot.id) for slot in self.slots)
-        return n_known + sum(unknown)
+        unknown = (len(slot.tokens) - self.index.length(slot.id) for slot in self.slots)
+        return self.index.n_tokens + sum(unknown)
 
     @property
     def n_held(self) -> int:
@@ -131,7 +120,7 @@ class PrefixCache:
     def n_evictable(self) -> int:
         """Cells that evicting would free; a lower bound where idle sequences share some."""
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
-        own = sum(self.own(seq) for seq in (*self._branches, *idle))
+        own = sum(self.index.n_own(seq) for seq in (*self._branches, *idle))
         return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
 
     @property
@@ -153,9 +142,10 @@ class PrefixCache:
 
     def cut(self, slot: Slot, n: int) -> int:
         """Remove all but the first `n` tokens of a slot; return how many it could keep."""
-        if not self._backend.remove(slot.id, n):
-            n = 0  # recurrent memory cannot be cut: read it all again
-            self._backend.remove(slot.id, 0)
+        if self.checkpoints.is_needed and 0 < n < len(slot.tokens):
+            n = self.checkpoints.go_back(slot, n)
+        else:
+            self._backend.remove(slot.id, n)
         del slot.tokens[n:]
         slot.n_shared = min(slot.n_shared, n)
         self.unindex(slot, n)
@@ -164,11 +154,8 @@ class PrefixCache:
     def unindex(self, slot: Slot, n: int = 0) -> None:
         """Remove a slot's tokens from `n` on from the index, because they are about to change."""
         self.report(slot, slot.chain.cut(n))
-        if (namespace := self._namespaces.get(slot.id)) is None:
-            return
-        self._trees[namespace].cut(slot.id, n)
-        if n == 0:
-            self._forget_namespace(slot.id)
+        slot.checkpoints = [each for each in slot.checkpoints if each.n <= n]
+        self.index.cut(slot.id, n)
 
     def empty(self, slot: Slot) -> int:
         """Empty an idle slot; return how many tokens it had."""
@@ -208,30 +195,38 @@ class PrefixCache:
         if not self.is_on:
             self._evicted(slot)
             return
+        if self.checkpoints.is_needed and 2 * n >= len(slot.tokens):
+            return  # as llama-server: the copy would be of all of it, and most of it stays
         self.note(slot)
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
         # the same cells, so that sums are rounded alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
-        own = min(self.own(slot.id), len(slot.tokens) - n)
+        own = min(self.index.n_own(slot.id), len(slot.tokens) - n)
         is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
         if to_host or not is_worth_it or not (self._free or self._free_number()):
             self._evicted(slot)
             return
-        seq, namespace = self._free.pop(), self._namespaces[slot.id]
+        seq, namespace = self._free.pop(), slot.namespace
         self._backend.copy(slot.id, seq, 0, len(slot.tokens))
         tokens = list(slot.tokens)
         branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
         self._branches[seq] = branch
         self.blocks.put(seq, branch.chain)
-        self._namespaces[seq] = namespace
-        self._trees[namespace].extend(seq, tokens)
+        self.index.extend(seq, namespace, tokens)
         slot.n_shared = len(tokens)
 
     def take(self, slot: Slot, source: CachedPrefix, prompt: Sequence[int]) -> int:
         """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
         start = len(slot.tokens)
         self._backend.copy(source.seq, slot.id, start, source.n)
+        if self.checkpoints.is_needed and not self.checkpoints.share(
+            self.slots[source.seq], slot, source.n
+        ):
+            return self.cut(slot, 0) - start
+        if self.checkpoints.is_needed:
+            cells = self.index.tokens_of(source.seq)
+            self.index.extend(slot.id, slot.namespace, cells[start : source.n])
         slot.tokens.extend(prompt[start : source.n])
         slot.n_shared = max(slot.n_shared, source.n)
         self._use(source)
@@ -247,6 +242,8 @@ class PrefixCache:
         if hit is None:
             return None
         n = whole_pieces(run.task.media, hit.n)  # a copy may end in an image
+        if n < hit.n and self._host.is_whole:
+            return None
         return hit._replace(n=n) if n >= n_min else None
 
     def restore(self, slot: Slot, hit: HostCacheHit) -> bool:
@@ -262,6 +259,7 @@ class PrefixCache:
             end = self._transfer.put(slot.id, hit, at)
             if end > 0:
                 slot.tokens += slot.active.reading[at:end]
+                slot.checkpoints = [each for each in hit.checkpoints if each.n <= end]
                 at = end
             else:
                 is_there = self.evict()
@@ -314,7 +312,8 @@ class PrefixCache:
             movable = [
                 old
                 for old in self.idle()
-                if self.own(old.id) >= MIN_TOKENS and self._transfer.can_hold(len(old.tokens))
+                if self.index.n_own(old.id) >= MIN_TOKENS
+                and self._transfer.can_hold(len(old.tokens))
             ]
             if not movable:
                 self._is_moving = False
@@ -328,8 +327,8 @@ class PrefixCache:
 
     def _absorb(self, slot: Slot) -> bool:
         """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""
-        tree = self._trees[self._namespaces[slot.id]]
-        covered = [other for other in self._branches.values() if tree.is_covered(other.id, slot.id)]
+        branches = self._branches.values()
+        covered = [other for other in branches if self.index.is_covered(other.id, slot.id)]
         for branch in covered:
             self._drop(branch)
         return bool(covered)
@@ -370,29 +369,14 @@ class PrefixCache:
 
     def _drop(self, branch: CachedBranch) -> None:
         self._backend.remove(branch.id, 0)
-        self._trees[branch.namespace].cut(branch.id, 0)
-        self._forget_namespace(branch.id)
+        self.index.cut(branch.id, 0)
         del self._branches[branch.id]
         self.blocks.put(branch.id, BlockChain())
         self._free.append(branch.id)
 
     def _evicted(self, old: Idle) -> None:
         """Count a sequence that leaves the context; the host's memory may take a copy."""
-        if self.is_on and self.own(old.id) < MIN_SHARED:
+        if self.is_on and self.index.n_own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
         self._transfer.save(old, is_last=True)
-
-    def own(self, seq: int) -> int:
-        """Count the cells that no other sequence holds."""
-        namespace = self._namespaces.get(seq)
-        return self._trees[namespace].n_own(seq) if namespace is not None else 0
-
-    def _length(self, seq: int) -> int:
-        namespace = self._namespaces.get(seq)
-        return self._trees[namespace].length(seq) if namespace is not None else 0
-
-    def _forget_namespace(self, seq: int) -> None:
-        namespace = self._namespaces.pop(seq)
-        if not len(self._trees[namespace]):
-            del self._trees[namespace]

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from worker.engine.cache.cached_blocks import CachedBlocks
+from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.cache.radix import NOTHING, RadixMatch, RadixTree
-from worker.engine.sequence_state import HostCacheHit, State
+from worker.engine.sequence_state import Checkpoint, HostCacheHit, State
 from worker.engine.slot import BlockChain
 
 MIN_TOKENS = 64
@@ -28,12 +28,18 @@ class _Copy:
     namespace: Hashable
     tokens: list[int]
     pieces: Sequence[State]
+    checkpoints: Sequence[Checkpoint]
     chains: list[BlockChain]
     """Prompts that the tokens begin with, in blocks; the one that came last is the last."""
 
     @property
     def n_bytes(self) -> int:
-        return sum(map(len, self.pieces))
+        return size_of(self.pieces, self.checkpoints)
+
+    def last_stop(self, n: int) -> int:
+        """Return the last place within `n` tokens where it can be cut; 0 is always one."""
+        stops = (len(self.tokens), *(checkpoint.n for checkpoint in self.checkpoints))
+        return max((stop for stop in stops if stop <= n), default=0)
 
 
 class HostCache:
@@ -44,8 +50,7 @@ class HostCache:
     ) -> None:
         """`n_bytes_max` below 0 is no limit; `blocks` records the blocks of each copy.
 
-        With `is_whole` a copy cannot be cut: it is one piece, and serves only prompts that begin
-        with all of it.
+        With `is_whole` a copy is one piece, which can be cut only at its checkpoints.
         """
         self.is_whole = is_whole
         self.n_piece = sys.maxsize if is_whole else PIECE
@@ -54,7 +59,7 @@ class HostCache:
         self._n_bytes_max = n_bytes_max
         self._copies: dict[int, _Copy] = {}
         """The least recently used one first."""
-        self._trees: dict[Hashable, RadixTree] = {}
+        self._index = SequenceIndex()
         self._n_made = 0
         self.n_bytes = 0
 
@@ -66,7 +71,7 @@ class HostCache:
         self, namespace: Hashable, tokens: Sequence[int], chain: BlockChain | None = None
     ) -> bool:
         """Return whether there is a copy of all these tokens, and note that it is wanted."""
-        match = self._longest(namespace, tokens)
+        match = self._index.longest(namespace, tokens)
         if match.n < len(tokens):
             return False
         self._use(*match.keys)
@@ -76,7 +81,7 @@ class HostCache:
 
     def pieces(self, namespace: Hashable, tokens: Sequence[int]) -> list[State]:
         """Return the pieces of a sequence that a copy has."""
-        match = self._longest(namespace, tokens)
+        match = self._index.longest(namespace, tokens)
         known = next((self._copies[key].pieces for key in match.keys), [])
         return list(known[: match.n // self.n_piece])
 
@@ -86,6 +91,7 @@ class HostCache:
         tokens: Sequence[int],
         pieces: Sequence[State],
         chain: BlockChain | None = None,
+        checkpoints: Sequence[Checkpoint] = (),
     ) -> bool:
         """Keep a copy of a sequence unless it is short; return whether there is one now.
 
@@ -95,20 +101,19 @@ class HostCache:
             return False
         if self.has(namespace, tokens, chain):
             return True
-        match = self._longest(namespace, tokens)
-        n_bytes = sum(map(len, pieces))
+        match = self._index.longest(namespace, tokens)
+        n_bytes = size_of(pieces, checkpoints)
         if not self._make_room(n_bytes):
             return False
-        tree = self._trees.setdefault(namespace, RadixTree())
         self._n_made += 1
         key = self._n_made
-        self._copies[key] = _Copy(namespace, list(tokens), pieces, [])
+        self._copies[key] = _Copy(namespace, list(tokens), pieces, checkpoints, [])
         self._add_chain(key, chain)
-        tree.extend(key, tokens)
+        self._index.extend(key, namespace, tokens)
         self.n_bytes += n_bytes
         n_few = 1 if self.is_whole else MIN_TOKENS
         for other in match.keys & self._copies.keys():
-            if tree.n_own(other) < n_few:
+            if self._index.n_own(other) < n_few:
                 for known in self._drop(other):
                     self._add_chain(key, known.cut(match.n))
         return True
@@ -117,7 +122,7 @@ class HostCache:
         """Find the copy that holds most of a prompt."""
         if self.is_whole:
             return self._find_whole(namespace, prompt, n_max)
-        match = self._longest(namespace, prompt)
+        match = self._index.longest(namespace, prompt)
         n = min(match.n, n_max)
         if n == 0:
             return None
@@ -133,25 +138,25 @@ class HostCache:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def _longest(self, namespace: Hashable, tokens: Sequence[int]) -> RadixMatch:
-        tree = self._trees.get(namespace)
-        return NOTHING if tree is None else tree.longest(tokens)
+    def n_known(self, namespace: Hashable, prompt: Sequence[int]) -> int:
+        """Return how many leading tokens of a prompt any copy has."""
+        return self._index.longest(namespace, prompt).n
 
     def _find_whole(
         self, namespace: Hashable, prompt: Sequence[int], n_max: int
     ) -> HostCacheHit | None:
-        fitting = [
-            (len(copy.tokens), key)
+        # Of the same use, the smallest copy costs least to bring back.
+        found = [
+            (copy.last_stop(min(common_prefix(copy.tokens, prompt), n_max)), -copy.n_bytes, key)
             for key, copy in self._copies.items()
             if copy.namespace == namespace
-            and len(copy.tokens) <= n_max
-            and common_prefix(copy.tokens, prompt) == len(copy.tokens)
         ]
-        if not fitting:
+        n, _, key = max(found, default=(0, 0, 0))
+        if n == 0:
             return None
-        n, key = max(fitting)
         self._use(key)
-        return HostCacheHit(n, self._copies[key].pieces)
+        copy = self._copies[key]
+        return HostCacheHit(n, copy.pieces, len(copy.tokens), copy.checkpoints)
 
     def _make_room(self, n_bytes: int) -> bool:
         if not self.can_hold(n_bytes):
@@ -185,8 +190,10 @@ class HostCache:
         self._set_chains(key, [])
         copy = self._copies.pop(key)
         self.n_bytes -= copy.n_bytes
-        tree = self._trees[copy.namespace]
-        tree.cut(key, 0)
-        if not len(tree):
-            del self._trees[copy.namespace]
+        self._index.cut(key, 0)
         return chains
+
+
+def size_of(pieces: Sequence[State], checkpoints: Sequence[Checkpoint]) -> int:
+    """Return the bytes of a copy."""
+    return sum(map(len, pieces)) + sum(len(checkpoint.state) for checkpoint in checkpoints)

@@ -5,13 +5,13 @@ copied goes on in the next step.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache
-from worker.engine.sequence_state import HostCacheHit, SequenceState, State
+from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache, size_of
+from worker.engine.sequence_state import Checkpoint, HostCacheHit, SequenceState, State
 from worker.engine.slot import BlockChain, CacheNamespace
 
 PAUSE_S = 60.0
@@ -67,6 +67,10 @@ class Copied(Protocol):
     chain: BlockChain
 
     @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """Places where it can be cut, if not anywhere."""
+
+    @property
     def namespace(self) -> CacheNamespace:
         """Who may use it."""
 
@@ -112,14 +116,15 @@ class HostTransfer:
                 return True
             pieces = self._host.pieces(old.namespace, old.tokens)
             copy = _UnfinishedCopy(old.namespace, list(old.tokens), pieces)
-        n = self._extend(copy, old.id)
+        n = self._extend(copy, old)
         if n < n_all and not is_last:
             self._unfinished = copy
             return False
         if copy is self._unfinished:
             self._unfinished = None
-        chain = old.chain.cut(n)
-        return self._host.put(old.namespace, copy.tokens[:n], copy.pieces, chain) and n == n_all
+        chain, checkpoints = old.chain.cut(n), tuple(old.checkpoints)
+        is_kept = self._host.put(old.namespace, copy.tokens[:n], copy.pieces, chain, checkpoints)
+        return is_kept and n == n_all
 
     def put(self, seq: int, hit: HostCacheHit, start: int) -> int:
         """Append the tokens from `start` to the end of its piece; return that end, or -1."""
@@ -127,28 +132,35 @@ class HostTransfer:
         end = min((number + 1) * self._host.n_piece, hit.n)
         with self._copies.measured(end - start):
             is_there = (
-                self._states.put(seq, hit.pieces[0], end)
+                self._put_whole(seq, hit)
                 if self._host.is_whole
                 else self._states.put_part(seq, hit.pieces[number], start, end)
             )
         return end if is_there else -1
+
+    def _put_whole(self, seq: int, hit: HostCacheHit) -> bool:
+        """Replace a sequence by a copy, and cut it at the checkpoint at the end of what is used."""
+        if not self._states.put(seq, hit.pieces[0], hit.n_whole):
+            return False
+        at_end = [each for each in hit.checkpoints if each.n == hit.n < hit.n_whole]
+        return all(self._states.go_back(seq, each) for each in at_end)
 
     def clear(self) -> None:
         """Drop all copies."""
         self._unfinished = None
         self._host.clear()
 
-    def _extend(self, copy: _UnfinishedCopy, seq: int) -> int:
+    def _extend(self, copy: _UnfinishedCopy, old: Copied) -> int:
         """Copy as many pieces as the step has time for; return the tokens of all pieces."""
         n_piece, n_all = self._host.n_piece, len(copy.tokens)
         n = min(len(copy.pieces) * n_piece, n_all)
         while n < n_all and not self._copies.is_over and self.can_hold(n_all):
             start, n = n, min(n + n_piece, n_all)
             with self._copies.measured(n - start):
-                copy.pieces.append(self._copy(seq, start, n))
+                copy.pieces.append(self._copy(old.id, start, n))
             if self._copies.is_slow:
                 self._paused_until = self._copies.clock() + PAUSE_S
-            self._token_bytes = sum(map(len, copy.pieces)) / n
+            self._token_bytes = size_of(copy.pieces, old.checkpoints) / n
         return n
 
     def _copy(self, seq: int, start: int, end: int) -> State:

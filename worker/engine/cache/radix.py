@@ -107,6 +107,14 @@ class RadixTree:
             node = child
         return found
 
+    def tokens_of(self, key: int) -> list[int]:
+        """Return the tokens of a sequence."""
+        node, pieces = self._ends.get(key), list[list[int]]()
+        while node is not None:
+            pieces.append(node.tokens)
+            node = node.parent
+        return [token for piece in reversed(pieces) for token in piece]
+
     def is_covered(self, key: int, other: int) -> bool:
         """Return whether a sequence is a prefix of another."""
         end = self._ends.get(key)

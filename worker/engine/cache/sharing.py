@@ -11,8 +11,9 @@ may be shared, and these are never moved (`ContextRoom`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.engine.cache.cache import MIN_SHARED, CachedPrefix, PrefixCache
+from worker.engine.cache.cache import MIN_SHARED, PrefixCache
 from worker.engine.cache.prefix import common_prefix
+from worker.engine.cache.sequences import CachedPrefix
 from worker.engine.media import whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import Slot, SlotState, SlotTask
@@ -45,7 +46,7 @@ class PrefixSharing:
                 continue
             if run.restoring is not None:
                 self._restore(slot, run.restoring)
-            elif self._cache.is_on and self._waits(slot, slots):
+            elif self._cache.can_share and self._waits(slot, slots):
                 run.awaits_prefix = True
             else:
                 self._recover(slot)
@@ -83,16 +84,15 @@ class PrefixSharing:
             return False
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
-        return expected.n >= n_now + MIN_SHARED or has_same_prompt(expected, run)
+        if expected.n < n_now + MIN_SHARED and not has_same_prompt(expected, run):
+            return False
+        self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
+        return True
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
         run = slot.active
-        ready = (
-            self._cache.find(slot.namespace, run.reading, max_reused(run))
-            if self._cache.is_on
-            else None
-        )
+        ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_ready = max(len(slot.tokens), ready.n if ready else 0)
         hit = self._cache.find_copy(slot, max_reused(run), n_ready + MIN_RESTORED)
         if ready is not None and ready.n >= min_reused(slot):

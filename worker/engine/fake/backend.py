@@ -30,7 +30,7 @@ from worker.engine.backend import (
     SpecialTokens,
     Vocabulary,
 )
-from worker.engine.cache.cache import n_sequences
+from worker.engine.cache.sequences import n_sequences
 from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.fake.faults import ProcessFaults
 from worker.engine.fake.record import ComputeRecord
@@ -207,8 +207,11 @@ class FakeBackend:
             cells = self._cells.setdefault(row.seq, [])
             pos = len(cells) - self._n_saved.get(row.seq, 0)
             assert row.pos == pos, f"seq {row.seq} continues at {row.pos}, not {pos}"
+            if self.states.needs_checkpoints:
+                assert self.states.ends.get(row.seq, 0) == pos, f"seq {row.seq} was cut"
         for row in rows:
             self._cells[row.seq] += map(Cell, row.tokens)
+            self.states.ends[row.seq] = len(self._cells[row.seq])
             self._find_fault(row)
             self._is_spoiled |= self._faults.get(row.seq, (b"",))[0] == b"nan"
         if step_s := self._step_s + n_tokens * self._token_s:
@@ -290,17 +293,20 @@ class FakeBackend:
         cells = self._cells.setdefault(seq, [])
         assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
         cells += map(Cell, placeholders(piece.key, piece.n_pos))
+        self.states.ends[seq] = len(cells)
         self._record.add(piece.n_pos, 0)
 
-    def remove(self, seq: int, start: int) -> bool:
+    def remove(self, seq: int, start: int) -> None:
         """Forget a sequence from `start` on."""
+        ends = self.states.ends
+        assert not self.states.needs_checkpoints or start in (0, ends.get(seq, 0))
+        ends[seq] = min(start, ends.get(seq, 0))
         del self._cells.setdefault(seq, [])[start:]
         self._faults.pop(seq, None)
         if start == 0:
             self._n_saved.pop(seq, None)
         else:
             self._note_mark(seq)
-        return True
 
     def shift(self, seq: int, start: int, end: int) -> None:
         """Forget `start` to `end`; the rest moves down."""
@@ -311,6 +317,7 @@ class FakeBackend:
         cells = self._cells.setdefault(target, [])
         assert start == len(cells) and end <= len(self._cells[source])
         cells += self._cells[source][start:end]
+        self.states.ends[target] = self.states.ends.get(source, 0)
         self._note_mark(target)
 
     def regroup(self, seq: int, move: Regroup) -> None:

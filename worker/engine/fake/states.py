@@ -4,7 +4,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from worker.engine.adapters import Adapter, Scales
-from worker.engine.sequence_state import State
+from worker.engine.sequence_state import Checkpoint, State
 
 
 class Cell(int):
@@ -35,6 +35,7 @@ class FakeStates:
     version = 3
     n_streams = 0
     can_cut = True
+    needs_checkpoints = False
 
     def __init__(
         self,
@@ -50,6 +51,8 @@ class FakeStates:
         self._cells = cells
         self._n_free = n_free
         self._note = note
+        self.ends: dict[int, int] = {}
+        """Where each sequence ends, by what of it cannot be cut."""
 
     def copy(self, seq: int) -> State:
         """Return the tokens of a sequence."""
@@ -66,6 +69,7 @@ class FakeStates:
         """Replace a sequence, if the state is one."""
         cells = self._cells.setdefault(seq, [])
         cells.clear()
+        self.ends[seq] = n_tokens
         if len(state) != 4 + 4 * n_tokens or struct.unpack_from("<I", state)[0] != n_tokens:
             return False
         cells += map(Cell, struct.unpack_from(f"<{n_tokens}i", state, 4))
@@ -80,5 +84,21 @@ class FakeStates:
         if self._n_free() < len(tokens):
             return False
         cells += map(Cell, tokens[start - first : end - first])
+        self._note(seq)
+        return True
+
+    def checkpoint(self, seq: int) -> State:
+        """Return all tokens, so that `go_back` can see whether they are the right ones."""
+        assert self.ends.get(seq, 0) == len(self._cells[seq])
+        return self.copy(seq)
+
+    def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
+        """Cut a sequence that begins with the tokens of the checkpoint."""
+        cells = self._cells[seq]
+        assert struct.pack(f"<I{checkpoint.n}i", checkpoint.n, *cells[: checkpoint.n]) == bytes(
+            checkpoint.state
+        )
+        del cells[checkpoint.n :]
+        self.ends[seq] = checkpoint.n
         self._note(seq)
         return True

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from worker.engine.cache.cache import PrefixCache
+from worker.engine.cache.checkpoints import last_stop
 from worker.engine.cache.prefix import common_prefix, reusable
 from worker.engine.media import whole_pieces
 from worker.engine.slot import CacheNamespace, Slot, SlotState
@@ -54,6 +55,8 @@ class Admission:
         n_cached = whole_pieces(task.media, n_cached)
         if slot.namespace != namespace or not self._cuts:
             n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
+        if self._cache.checkpoints.is_needed:
+            n_cached = last_stop(slot, n_cached)
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.

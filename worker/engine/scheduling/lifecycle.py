@@ -123,6 +123,7 @@ class TaskLifecycle:
             return
         namespace = self._namespace(task)
         n_known = self._admission.n_known(task, namespace)
+        n_alike = self._cache.n_known(namespace, task.reading)
         n_cached = self._admission.clear(
             slot, task, namespace, is_alone=not (self.n_busy or self._waiting)
         )
@@ -130,6 +131,7 @@ class TaskLifecycle:
         self._n_admitted += 1
         slot.begin(SlotTask.of(task, sampler, n_cached, order=self._n_admitted))
         self.n_busy += 1
+        self._cache.checkpoints.plan(slot, n_alike)
         self._cache.report_prompt(slot)
         slot.active.account = self._counters.accounts.open(task.key)
         self._counters.reused(slot.active.account, n_cached)

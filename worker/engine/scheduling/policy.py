@@ -66,11 +66,12 @@ class StepPolicy:
         return [(slot, min(n, limits.get(slot.id, n))) for slot, n in found]
 
     def _n_readable(self, slot: Slot) -> int:
-        """Count a slot's prompt tokens up to the next image or sound, and up to its room."""
+        """Count a slot's prompt tokens up to the next image, sound or stop, and up to its room."""
         n = slot.n_prompt_left
         if slot.active.is_resumed:
             n = min(n, slot.room)
         n = text_until(slot.active.task.media, len(slot.tokens), n)
+        n = slot.active.until_stop(len(slot.tokens), n)
         return n if self._extend is None else min(n, self._extend.room(slot))
 
 

@@ -19,14 +19,20 @@ from protocol.config.worker_config import POOLINGS
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.adapters import Adapters
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
-from worker.engine.cache.cache import MAX_SEQUENCES
+from worker.engine.cache.sequences import MAX_SEQUENCES
 from worker.engine.media import Media, MediaPiece, text_until
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import LoadedModel, context_params, is_recurrent, trained_context
+from worker.llama.model import (
+    LoadedModel,
+    architecture,
+    context_params,
+    is_recurrent,
+    trained_context,
+)
 
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
 _INT16_RANGE = 32760.0
@@ -240,13 +246,13 @@ def _pooling(model: Any, config: WorkerConfig) -> str:
 
 
 def _stored_pooling(model: Any) -> str:
-    stored = _meta(model, f"{_meta(model, 'general.architecture')}.pooling_type")
+    stored = _meta(model, f"{architecture(model)}.pooling_type")
     return POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"
 
 
 def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
     """Estimate from the file; only the context gives the certain answer."""
-    arch = _meta(model, "general.architecture")
+    arch = architecture(model)
     is_causal = config.attention_type != "non-causal"
     return _can_split(
         pooling or _stored_pooling(model),

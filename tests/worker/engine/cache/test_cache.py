@@ -5,9 +5,10 @@ import time
 import pytest
 
 from tests.worker.engines import Rig, blocks_of, said
-from worker.engine.cache.cache import MIN_KEPT, n_sequences
+from worker.engine.cache.cache import MIN_KEPT
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.host_cache import MAX_CHAINS, MIN_TOKENS, HostCache
+from worker.engine.cache.sequences import n_sequences
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.sequence_state import State
 from worker.engine.slot import BlockChain

@@ -1,6 +1,7 @@
 """Prompts that share beginnings, in too small a cache: every text is what it would be alone."""
 
 import itertools
+import struct
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -31,11 +32,22 @@ def alone(prompt: str, n_predict: int) -> str:
 class CacheMachine(RuleBasedStateMachine):
     """One engine whose slots share 320 cells, branches and a host's cache beside them."""
 
+    needs_checkpoints = False
+
     def __init__(self) -> None:
         super().__init__()
         self.n_open = FakeSampler.open_count
-        self.rig = Rig(n_slots=3, n_cells=320, n_batch=24, n_branches=2, host_bytes=2000)
-        self.rig.engine.cache._host.n_piece = 16
+        self.rig = Rig(
+            n_slots=3,
+            n_cells=320,
+            n_batch=24,
+            n_branches=2,
+            needs_checkpoints=self.needs_checkpoints,
+            n_checkpoints=4,
+            host_bytes=2000,
+        )
+        host = self.rig.engine.cache._host
+        host.n_piece = host.n_piece if host.is_whole else 16
         self.asked: dict[int, tuple[str, int]] = {}
 
     @initialize(copy_s=st.sampled_from([0.0, 0.1, 1.0]))
@@ -88,13 +100,27 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(seq in held for seq, content in cells.items() if content)
         namespaces = {slot.id: slot.namespace for slot in cache.slots}
         namespaces |= {branch.id: branch.namespace for branch in cache._branches.values()}
-        for seq, namespace in cache._namespaces.items():
+        for seq, namespace in cache.index.namespaces().items():
             assert namespace == namespaces[seq], "a tenant could take what is another's"
-            tree = cache._trees[namespace]
-            n = tree.length(seq)
+            n = cache.index.length(seq)
             assert 0 < n <= len(held[seq])
-            assert tree.longest(held[seq][:n]).n == n
-        assert sorted(cache._free) == [i for i in range(3, 5) if i not in cache._branches]
+            if not self.needs_checkpoints:
+                assert cache.index.tokens_of(seq) == held[seq][:n]
+                assert cache.index.longest(namespace, held[seq][:n]).n == n
+        branches = range(3, self.rig.backend.n_seq)
+        assert sorted(cache._free) == [i for i in branches if i not in cache._branches]
+
+    @invariant()
+    def checkpoints_are_of_what_is_there(self) -> None:
+        """They lie in their order within the tokens, and neither they nor their bytes are many."""
+        cache = self.rig.engine.cache
+        for slot in cache.slots:
+            places = [each.n for each in slot.checkpoints]
+            assert places == sorted(set(places)) and len(places) <= 4
+            for n, state in slot.checkpoints:
+                assert n <= len(slot.tokens)
+                assert bytes(state[4:]) == struct.pack(f"<{n}i", *slot.tokens[:n])
+        assert cache.checkpoints.n_bytes <= 2000
 
     @invariant()
     def gateways_are_told_what_is_there(self) -> None:
@@ -126,6 +152,8 @@ class CacheMachine(RuleBasedStateMachine):
         """Cells that the cache says are in use are; memory is bounded."""
         cache = self.rig.engine.cache
         assert cache.n_cells <= self.rig.backend.n_used <= 320
+        if self.needs_checkpoints:
+            assert cache.n_cells == self.rig.backend.n_used
         assert 0 <= cache.n_evictable <= cache.n_cells
         assert cache.n_host_bytes <= 2000
 
@@ -147,3 +175,13 @@ class CacheMachine(RuleBasedStateMachine):
 
 CacheMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestCache = CacheMachine.TestCase
+
+
+class CheckpointMachine(CacheMachine):
+    """The same where sequences can be cut only at their ends and at checkpoints."""
+
+    needs_checkpoints = True
+
+
+CheckpointMachine.TestCase.settings = examples(80, stateful_step_count=40)
+TestCheckpoints = CheckpointMachine.TestCase

@@ -1,0 +1,137 @@
+"""Tiny models with random weights whose memory cannot be cut anywhere.
+
+`mamba` has recurrent layers alone, `lfm2` short convolutions and attention in turn (a hybrid), and
+`gemma3` every other layer with a sliding window of `WINDOW` tokens. The vocabulary is bytes.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+from tests.models.llama import N_VOCAB, add_vocabulary
+
+WINDOW = 64
+N_EMBD, N_FF, N_HEAD, N_LAYER = 64, 128, 4, 4
+_N_CONV, _N_STATE, _N_STEP = 4, 16, 4
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def write_mamba(path: Path) -> Path:
+    """Write a model of which nothing but one state a sequence is kept."""
+    inner = 2 * N_EMBD
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,)}
+    for i in range(N_LAYER):
+        layer = {
+            "attn_norm.weight": (N_EMBD,),
+            "ssm_in.weight": (2 * inner, N_EMBD),
+            "ssm_conv1d.weight": (inner, _N_CONV),
+            "ssm_conv1d.bias": (inner,),
+            "ssm_x.weight": (_N_STEP + 2 * _N_STATE, inner),
+            "ssm_dt.weight": (inner, _N_STEP),
+            "ssm_dt.bias": (inner,),
+            "ssm_a": (inner, _N_STATE),
+            "ssm_d": (inner,),
+            "ssm_out.weight": (N_EMBD, inner),
+        }
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    numbers = {
+        "ssm.conv_kernel": _N_CONV,
+        "ssm.inner_size": inner,
+        "ssm.state_size": _N_STATE,
+        "ssm.time_step_rank": _N_STEP,
+    }
+    return _write(path, "mamba", shapes, numbers, [0] * N_LAYER)
+
+
+def write_lfm2(path: Path) -> Path:
+    """Write a hybrid: convolutions, whose state is their last tokens, and attention."""
+    n_kv = [0, N_HEAD] * (N_LAYER // 2)
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "token_embd_norm.weight": (N_EMBD,)}
+    for i, n in enumerate(n_kv):
+        convolution = {
+            "shortconv.conv.weight": (N_EMBD, 3),
+            "shortconv.in_proj.weight": (3 * N_EMBD, N_EMBD),
+            "shortconv.out_proj.weight": (N_EMBD, N_EMBD),
+        }
+        layer = (_attention() if n else convolution) | _feed_forward()
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    return _write(path, "lfm2", shapes, {"shortconv.l_cache": 3}, n_kv)
+
+
+def write_gemma3(path: Path) -> Path:
+    """Write a model in which every other layer sees the last `WINDOW` tokens alone."""
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,)}
+    for i in range(N_LAYER):
+        norms = {"post_attention_norm.weight": (N_EMBD,), "post_ffw_norm.weight": (N_EMBD,)}
+        layer = _attention() | _feed_forward() | norms
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    numbers = {
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": 2,
+        "attention.key_length": N_EMBD // N_HEAD,
+        "attention.value_length": N_EMBD // N_HEAD,
+    }
+    return _write(path, "gemma3", shapes, numbers, [N_HEAD] * N_LAYER)
+
+
+WRITERS = {"mamba": write_mamba, "lfm2": write_lfm2, "gemma3": write_gemma3}
+"""By the name of the architecture."""
+
+
+def _attention() -> Shapes:
+    square = (N_EMBD, N_EMBD)
+    return {
+        **{f"attn_{part}.weight": square for part in ("q", "k", "v", "output")},
+        "attn_q_norm.weight": (N_EMBD // N_HEAD,),
+        "attn_k_norm.weight": (N_EMBD // N_HEAD,),
+    }
+
+
+def _feed_forward() -> Shapes:
+    return {
+        "attn_norm.weight": (N_EMBD,),
+        "ffn_norm.weight": (N_EMBD,),
+        "ffn_gate.weight": (N_FF, N_EMBD),
+        "ffn_up.weight": (N_FF, N_EMBD),
+        "ffn_down.weight": (N_EMBD, N_FF),
+    }
+
+
+def _write(
+    path: Path, arch: str, shapes: Shapes, numbers: Mapping[str, int], n_kv: Sequence[int]
+) -> Path:
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(f"random {arch}")
+    writer.add_context_length(8192)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_feed_forward_length(N_FF)
+    writer.add_block_count(N_LAYER)
+    writer.add_head_count(N_HEAD)
+    writer.add_head_count_kv(list(n_kv))
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    for name, number in numbers.items():
+        writer.add_uint32(f"{arch}.{name}", number)
+    add_vocabulary(writer)
+    # Of its own: by the transposed embeddings each token would be followed by itself.
+    for name, shape in (shapes | {"output.weight": (N_VOCAB, N_EMBD)}).items():
+        writer.add_tensor(name, _weights(name, shape))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    random = np.random.default_rng(sum(name.encode()))
+    if "norm" in name:
+        return np.ones(shape, np.float32)
+    if name.endswith("ssm_a"):  # how fast each state forgets
+        return -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
+    scale = 1.0 if name == "token_embd.weight" else 1 / np.sqrt(shape[-1])
+    return (random.standard_normal(shape) * scale).astype(np.float32)

@@ -1,0 +1,134 @@
+"""Where checkpoints are made, which are dropped, and what they are used for."""
+
+from typing import Any
+
+import pytest
+
+from tests.worker.engines import Rig
+from worker.engine.cache import checkpoints
+from worker.engine.cache.cache import MIN_SHARED
+from worker.engine.cache.checkpoints import BEFORE_END
+from worker.engine.fake.backend import BOS, FakeBackend
+from worker.engine.slot import Slot
+
+RULES = "You are a machine that knows all about trains and their stations. "
+ANNA, BERT, CARA = (RULES + end for end in ("And where is A?", "Does B lie by the sea?", "Hm?"))
+
+
+def rig_of(n_slots: int = 2, **settings: Any) -> Rig:
+    return Rig(n_slots=n_slots, n_ctx=1024, n_batch=512, needs_checkpoints=True, **settings)
+
+
+def places(slot: Slot) -> list[int]:
+    return [each.n for each in slot.checkpoints]
+
+
+def alone(prompt: str) -> str:
+    rig = Rig(n_slots=1, n_ctx=1024)
+    task = rig.submit(prompt)
+    rig.finish()
+    return rig.text(task)
+
+
+def asked(rig: Rig, prompt: str, **settings: Any) -> int:
+    """Ask, compare the text, and return how many tokens were cached."""
+    task = rig.submit(prompt, **settings)
+    rig.finish()
+    assert rig.text(task) == alone(prompt)
+    return rig.done(task).n_cached
+
+
+def test_a_prompt_has_one_before_its_end_and_one_where_it_parts_from_another() -> None:
+    rig = rig_of()
+    assert asked(rig, ANNA, slot=0) == 0
+    assert places(rig.engine.slots[0]) == [len(ANNA) + 1 - BEFORE_END]
+    assert asked(rig, BERT, slot=1) == 0
+    assert places(rig.engine.slots[1]) == [len(RULES) + 1, len(BERT) + 1 - BEFORE_END]
+    assert asked(rig, CARA, slot=0) == len(RULES) + 1, "shared by the other slot"
+    assert places(rig.engine.slots[0])[0] == len(RULES) + 1
+
+
+def test_a_long_prompt_has_one_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "EARLIER", 30)
+    rig = rig_of()
+    asked(rig, ANNA)
+    n_last = len(ANNA) + 1 - BEFORE_END
+    assert places(rig.engine.slots[0]) == [n_last - 30, n_last]
+    assert asked(rig, BERT, slot=0) == n_last - 30
+
+
+def test_a_message_begins_with_its_control_token() -> None:
+    """Two that begin with one word do not part behind it."""
+    rig = rig_of(n_slots=1)
+    rules = rig.backend.tokenize(RULES, add_special=True, parse_special=True)
+    for message in (b"user: What is it?", b"user: Why is it?"):
+        task = rig.task("")
+        task.prompt[:] = [*rules, BOS, *message]
+        rig.engine.tasks.add(task)
+        rig.engine.tasks.admit(rig.engine.progress)
+        rig.finish()
+    assert len(rules) + 1 in places(rig.engine.slots[0])
+
+
+def test_tasks_that_come_at_once_read_what_they_have_alike_once() -> None:
+    rig = rig_of(n_slots=3)
+    tasks = [rig.submit(prompt) for prompt in (ANNA, BERT, CARA)]
+    rig.finish()
+    first, *others = (rig.done(task).n_cached for task in tasks)
+    assert first == 0 and all(len(RULES) - MIN_SHARED < n <= len(RULES) + 1 for n in others)
+    assert [rig.text(task) for task in tasks] == [alone(prompt) for prompt in (ANNA, BERT, CARA)]
+
+
+def test_a_task_that_leaves_nothing_makes_none() -> None:
+    rig = rig_of()
+    asked(rig, ANNA, cache_prompt=False)
+    assert not any(slot.checkpoints for slot in rig.engine.slots)
+
+
+def test_of_too_many_the_one_between_near_neighbours_goes() -> None:
+    rig = rig_of(n_slots=1, n_checkpoints=3)
+    text = RULES
+    for _ in range(6):
+        asked(rig, text)
+        text += "Yes. "
+    found = places(rig.engine.slots[0])
+    assert len(found) == 3
+    assert found[0] == len(RULES) + 1 - BEFORE_END, "that of the rules stays"
+    assert found[-1] == len(text) - len("Yes. ") + 1 - BEFORE_END
+
+
+def test_their_bytes_are_bounded_and_those_of_idle_slots_go_first() -> None:
+    n_bytes = 4 * (len(ANNA) + 1 - BEFORE_END) + 4
+    rig = rig_of(host_bytes=2 * n_bytes)
+    asked(rig, ANNA, slot=0)
+    asked(rig, "x" * len(ANNA), slot=1)
+    assert rig.engine.cache.checkpoints.n_bytes == 2 * n_bytes
+    asked(rig, "x" * len(ANNA) + "yyyyyyyy", slot=1)
+    assert not rig.engine.slots[0].checkpoints
+    assert len(rig.engine.slots[1].checkpoints) == 1
+
+
+@pytest.mark.parametrize(("end", "n_copies"), [("No?", 0), ("No? " * 80, 0)])
+def test_a_text_of_which_most_stays_is_not_copied(end: str, n_copies: int) -> None:
+    rig = rig_of(n_slots=1, host_bytes=1_000_000)
+    asked(rig, ANNA)
+    asked(rig, ANNA + end)
+    assert len(rig.engine.cache._host) == n_copies
+
+
+def test_a_text_of_which_little_stays_comes_back_from_ram() -> None:
+    rig = rig_of(n_slots=1, host_bytes=1_000_000)
+    asked(rig, ANNA)
+    asked(rig, "Something else, which is long enough to be kept in the host's memory as well.")
+    assert asked(rig, ANNA) == len(ANNA) + 1 - BEFORE_END
+
+
+def test_slots_that_cannot_share_read_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeBackend, "can_copy", False)
+    rig = rig_of()
+    tasks = [rig.submit(prompt) for prompt in (ANNA, ANNA)]
+    rig.finish()
+    assert [rig.done(task).n_cached for task in tasks] == [0, 0]
+    assert [rig.text(task) for task in tasks] == [alone(ANNA)] * 2
+    assert asked(rig, BERT, slot=0) == 0
+    assert asked(rig, CARA, slot=0) == len(RULES) + 1, "of its own"

@@ -1,0 +1,1 @@
+"""Copies, parts and checkpoints of what sequences have read."""

@@ -1,0 +1,162 @@
+"""Prompts that begin alike, with models whose memory cannot be cut anywhere."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.models.memories import WINDOW, WRITERS
+from tests.worker.conftest import serving
+from tests.worker.served import Served
+from worker.engine.backend import BatchRow
+from worker.engine.cache.checkpoints import BEFORE_END, EARLIER
+from worker.engine.cache.sequences import CacheLimits
+from worker.engine.sequence_state import Checkpoint
+from worker.llama.backend import LlamaBackend
+from worker.llama.model import architecture
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+RULES = "You are a machine that knows all about trains and their stations. " * 12
+SAMPLED = {"temperature": 1.0, "seed": 7, "n_predict": 24}
+"""The likeliest token of random weights is the last one again: such texts tell nothing apart."""
+ASKED = ["Where is A?", "Does B lie by the sea?", "How long is it?", "Any trains?"]
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model of each kind of memory."""
+    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    return str(WRITERS[request.param](path))
+
+
+@contextmanager
+def running(model: str, n_slots: int, *, swa_full: bool = False) -> Iterator[Served]:
+    with serving(
+        n_slots, model=model, n_ctx=4096, kv_unified=True, n_ubatch=WINDOW, swa_full=swa_full
+    ) as served:
+        served.engine.cache._host._n_bytes_max = -1
+        yield served
+
+
+@pytest.fixture(scope="module")
+def one(model: str) -> Iterator[Served]:
+    with running(model, 1) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def fresh(one: Served) -> dict[str, str]:
+    """The text of each question that nothing was known of."""
+    return {end: one.ask(RULES + end, cache_prompt=False, **SAMPLED).text for end in ASKED}
+
+
+@pytest.fixture
+def two(model: str) -> Iterator[Served]:
+    with running(model, 2) as served:
+        yield served
+
+
+def n_rules(served: Served) -> int:
+    return len(served.tokenize(RULES))
+
+
+def test_the_same_prompt_reads_only_its_end(one: Served, fresh: dict[str, str]) -> None:
+    one.engine.cache.clear()
+    first, again = (one.ask(RULES + ASKED[0], id_slot=0, **SAMPLED) for _ in range(2))
+    assert first.text == again.text == fresh[ASKED[0]]
+    n = len(one.tokenize(RULES + ASKED[0]))
+    assert (first.done.n_cached, again.done.n_cached >= n - BEFORE_END) == (0, True)
+
+
+def test_an_answer_that_the_next_prompt_has_otherwise_is_cut_off(
+    one: Served, fresh: dict[str, str]
+) -> None:
+    one.engine.cache.clear()
+    one.ask(RULES + ASKED[0], n_predict=200)
+    n = len(one.tokenize(RULES + ASKED[0]))
+    following = RULES + ASKED[0] + "At B. And then?"
+    turn = one.ask(following, **SAMPLED)
+    assert turn.done.n_cached >= n - BEFORE_END
+    assert turn.text == one.ask(following, cache_prompt=False, **SAMPLED).text
+
+
+def test_a_third_chat_reads_nothing_of_what_two_had_alike(
+    two: Served, fresh: dict[str, str]
+) -> None:
+    answers = [two.ask(RULES + end, **SAMPLED) for end in ASKED]
+    assert [answer.text for answer in answers] == [fresh[end] for end in ASKED]
+    read = [answer.done.n_cached for answer in answers]
+    assert read[0] == 0
+    assert read[1] >= n_rules(two) - EARLIER, "where the first made one before its end"
+    assert read[2] >= n_rules(two) and read[3] >= n_rules(two)
+
+
+def test_chats_that_come_at_once_read_what_they_have_alike_once(
+    two: Served, fresh: dict[str, str]
+) -> None:
+    first, second = two.ask_all([RULES + end for end in ASKED[:2]], **SAMPLED)
+    assert (first.done.n_cached, second.done.n_cached) == (0, n_rules(two))
+    assert [first.text, second.text] == [fresh[end] for end in ASKED[:2]]
+
+
+def test_choices_of_one_prompt_read_it_once(two: Served, fresh: dict[str, str]) -> None:
+    answers = two.ask_all([RULES + ASKED[0]] * 2, **SAMPLED)
+    assert [answer.text for answer in answers] == [fresh[ASKED[0]]] * 2
+    assert answers[1].done.n_cached == len(two.tokenize(RULES + ASKED[0]))
+
+
+def test_a_copy_in_ram_comes_back_up_to_a_checkpoint(two: Served, fresh: dict[str, str]) -> None:
+    for end in ASKED[:2]:
+        two.ask(RULES + end, id_slot=0)
+    while two.engine.cache.evict():
+        pass
+    answer = two.ask(RULES + ASKED[2], id_slot=1, **SAMPLED)
+    assert answer.done.n_cached == n_rules(two)
+    assert answer.text == fresh[ASKED[2]]
+
+
+def test_without_checkpoints_all_is_read_again(
+    two: Served, fresh: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(two.engine.cache.checkpoints, "_limits", CacheLimits(0, 0))
+    two.ask(RULES + ASKED[0], id_slot=0, n_predict=200)
+    second = two.ask(RULES + ASKED[1], id_slot=0, **SAMPLED)
+    assert second.done.n_cached == 0
+    assert second.text == fresh[ASKED[1]]
+
+
+def test_models_are_told_apart_by_their_architecture(one: Served, model: str) -> None:
+    """llama.cpp would end the process if a part of DeepSeek V4's memory was shared."""
+    assert architecture(one.backend._loaded.model) == Path(model).stem
+    assert one.backend.can_copy
+
+
+def test_a_cut_leaves_the_logits_of_a_fresh_sequence(one: Served) -> None:
+    """Also where a window has dropped what a shorter sequence would see."""
+    backend: LlamaBackend = one.backend
+    tokens = one.tokenize(RULES)[: 4 * WINDOW]
+    backend.clear()
+    backend.decode([BatchRow(0, 0, tokens[: 2 * WINDOW], True)])
+    expected = backend._logits(backend._batch.last[0])[:200].copy()
+    backend.clear()
+    backend.decode([BatchRow(0, 0, tokens[: 2 * WINDOW - 4], False)])
+    state = backend.states.checkpoint(0)
+    for start in range(2 * WINDOW - 4, len(tokens), 32):
+        backend.decode([BatchRow(0, start, tokens[start : start + 32], False)])
+    assert backend.states.go_back(0, Checkpoint(2 * WINDOW - 4, state))
+    backend.decode([BatchRow(0, 2 * WINDOW - 4, tokens[2 * WINDOW - 4 : 2 * WINDOW], True)])
+    found = backend._logits(backend._batch.last[0])[:200]
+    assert found == pytest.approx(expected, abs=1e-3)
+    backend.clear()
+
+
+def test_swa_full_keeps_as_many_cells_for_windows_so_that_a_context_can_be_shifted(
+    tmp_path: Path,
+) -> None:
+    path = str(WRITERS["gemma3"](tmp_path / "gemma3.gguf"))
+    for swa_full in (False, True):
+        with running(path, 2, swa_full=swa_full) as served:
+            assert served.backend.can_shift == swa_full
+            assert served.backend.states.needs_checkpoints, "others are given cells of windows"

@@ -1,0 +1,171 @@
+"""Checkpoints: how a prefix is used again where memory cannot be cut anywhere.
+
+A recurrent layer has one state for all that was read, and a sliding window keeps only its last
+tokens. Such a sequence can go on from its end, or from a place where a checkpoint was made: a copy
+of that state or window in the host's memory. The rest of the model's memory, if it has any, stays
+in the context and is cut there.
+
+Checkpoints are made where later prompts are likely to part from this one: where this prompt parts
+from those that are known (as in Marconi, Pan et al., 2024), and just before its end, where a chat
+template may write an old answer in another way than it was generated.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+
+from worker.engine.backend import Backend
+from worker.engine.cache.prefix import common_prefix
+from worker.engine.cache.radix import RadixMatch
+from worker.engine.cache.sequences import CachedPrefix, CacheLimits
+from worker.engine.media import whole_pieces
+from worker.engine.sequence_state import Checkpoint
+from worker.engine.slot import CacheNamespace, Slot, SlotTask
+
+BEFORE_END = 4
+"""Tokens of a prompt after its last checkpoint. Source: llama-server's, chosen for the beginning of
+an answer that a chat template writes."""
+EARLIER = 512
+"""Tokens between the last two checkpoints of a prompt. Source: llama-server's `n_ubatch`; a second
+chat that begins as the first one finds a place before they part."""
+_LONGEST_START = 32
+"""Maximum number of tokens that two messages begin with by chance. Source: the name of a role, and
+a sentence."""
+MIN_TOKENS = 16
+"""Minimum number of tokens before a checkpoint. Source: `MIN_SHARED` of the cache."""
+
+
+class Checkpoints:
+    """Makes and uses the checkpoints of all slots; used by the engine's thread only."""
+
+    def __init__(self, backend: Backend, slots: Sequence[Slot], limits: CacheLimits) -> None:
+        self._states = backend.states
+        self._backend = backend
+        self._slots = slots
+        self._limits = limits
+        self.is_needed = backend.states.needs_checkpoints
+        """Whether a sequence can be cut only at its end and at checkpoints."""
+
+    # ---- making them --------------------------------------------------------------------------
+
+    def plan(self, slot: Slot, n_known: int) -> None:
+        """Decide where checkpoints of a new task are made.
+
+        `n_known` leading tokens of its prompt are those of another prompt, which goes on otherwise.
+        """
+        run = slot.active
+        if self.is_needed and run.task.params.cache_prompt:
+            n_last = len(run.reading) - BEFORE_END
+            for n in (n_last, n_last - EARLIER, self._message_start(run.reading, n_known)):
+                self._stop_at(run, min(n, n_last))
+
+    def stop_at(self, run: SlotTask, n: int) -> None:
+        """Let a task that reads its prompt make a checkpoint for others that begin alike."""
+        if self.is_needed:
+            self._stop_at(run, self._message_start(run.reading, n))
+
+    def make(self, slot: Slot) -> None:
+        """Make a checkpoint if a slot has read up to a place where one is wanted."""
+        if len(slot.tokens) not in slot.active.stops:
+            return
+        slot.active.stops.remove(len(slot.tokens))
+        state = self._states.checkpoint(slot.id)
+        slot.checkpoints.append(Checkpoint(len(slot.tokens), state))
+        if len(slot.checkpoints) > self._limits.n_checkpoints:
+            _thin(slot.checkpoints)
+        while 0 < self._limits.host_bytes < self.n_bytes:
+            keeping = [slot for slot in self._slots if slot.checkpoints]
+            _thin(min(keeping, key=lambda slot: (slot.run is not None, slot.last_used)).checkpoints)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all checkpoints; one that slots share counts once."""
+        found = {id(each.state): each.state for slot in self._slots for each in slot.checkpoints}
+        return sum(map(len, found.values()))
+
+    def _message_start(self, tokens: Sequence[int], n: int) -> int:
+        """Return where the message begins in which two prompts part after `n` tokens.
+
+        It begins with a control token of the chat template, and two messages may have a first word
+        in common. Without such a token shortly before, return `n`.
+        """
+        vocabulary = self._backend.vocabulary
+        for place in range(n, max(0, n - _LONGEST_START), -1):
+            token = tokens[place - 1]
+            if token >= 0 and not vocabulary.pieces[token] and vocabulary.special_pieces[token]:
+                return place
+        return n
+
+    def _stop_at(self, run: SlotTask, n: int) -> None:
+        n = whole_pieces(run.task.media, n)
+        if self._limits.n_checkpoints > 0 and n >= MIN_TOKENS and n not in run.stops:
+            run.stops.append(n)
+
+    # ---- using them ---------------------------------------------------------------------------
+
+    def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
+        """Return how much of a prompt slots hold up to where they can be cut, and which those are.
+
+        One token of the prompt is always left to read.
+        """
+        found = {
+            slot.id: last_stop(slot, min(common_prefix(slot.tokens, prompt), len(prompt) - 1))
+            for slot in self._slots
+            if slot.tokens and slot.namespace == namespace
+        }
+        n = max(found.values(), default=0)
+        return RadixMatch(n, frozenset(seq for seq, held in found.items() if held == n > 0))
+
+    def n_known(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
+        """Return how many leading tokens of a prompt any slot holds."""
+        alike = [slot for slot in self._slots if slot.namespace == namespace]
+        return max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)
+
+    def find(
+        self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int
+    ) -> CachedPrefix | None:
+        """Find the slot that can share most of a prompt's first `n_max` tokens."""
+        alike = [slot for slot in self._slots if slot.tokens and slot.namespace == namespace]
+        found = [
+            CachedPrefix(slot.id, last_stop(slot, min(common_prefix(slot.tokens, prompt), n_max)))
+            for slot in alike
+        ]
+        best = max(found, key=attrgetter("n"), default=None)
+        return best if best is not None and best.n > 0 else None
+
+    def go_back(self, slot: Slot, n: int) -> int:
+        """Cut a slot at its last checkpoint within `n` tokens, or empty it; return where."""
+        checkpoint = _last(slot.checkpoints, n)
+        if checkpoint is not None and self._states.go_back(slot.id, checkpoint):
+            return checkpoint.n
+        self._backend.remove(slot.id, 0)
+        return 0
+
+    def share(self, source: Slot, target: Slot, n: int) -> bool:
+        """Complete the first `n` tokens of a slot that shares what can be shared of another's."""
+        checkpoint = _last(source.checkpoints, n)
+        if checkpoint is None or checkpoint.n < n:
+            checkpoint = Checkpoint(n, self._states.checkpoint(source.id))
+        if not self._states.go_back(target.id, checkpoint):
+            return False
+        target.checkpoints = [each for each in source.checkpoints if each.n <= n]
+        return True
+
+
+def _thin(checkpoints: list[Checkpoint]) -> None:
+    """Drop the checkpoint whose neighbours are nearest to each other; the last one goes last."""
+    places = [0, *(each.n for each in checkpoints)]
+    gaps = [after - before for before, after in zip(places, places[2:], strict=False)]
+    del checkpoints[gaps.index(min(gaps)) if gaps else 0]
+
+
+def last_stop(slot: Slot, n: int) -> int:
+    """Return the last place within `n` tokens where a slot can be cut; 0 is always one."""
+    if n == len(slot.tokens):
+        return n
+    checkpoint = _last(slot.checkpoints, n)
+    return 0 if checkpoint is None else checkpoint.n
+
+
+def _last(checkpoints: Sequence[Checkpoint], n: int) -> Checkpoint | None:
+    """Return the last checkpoint within `n` tokens."""
+    return max((each for each in checkpoints if each.n <= n), key=attrgetter("n"), default=None)

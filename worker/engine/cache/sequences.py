@@ -1,0 +1,51 @@
+"""What the cache calls the sequences of a context: slots first, then branches."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from worker.engine.sequence_state import Checkpoint
+from worker.engine.slot import BlockChain, CacheNamespace, Slot
+
+MAX_SEQUENCES = 256
+"""llama.cpp's own bound (LLAMA_MAX_SEQ)."""
+
+
+def n_sequences(n_slots: int, n_branches: int) -> int:
+    """Return how many sequences a context has: slots and branches."""
+    return min(MAX_SEQUENCES, n_slots + n_branches)
+
+
+class CacheLimits(NamedTuple):
+    """What the cache may keep in the host's memory."""
+
+    host_bytes: int = 0
+    """Bytes of copies, and as many again of checkpoints; below 0 there is no limit, and at 0 the
+    number of checkpoints alone is bounded."""
+    n_checkpoints: int = 32
+    """Checkpoints of a slot."""
+
+
+class CachedPrefix(NamedTuple):
+    """A sequence whose first `n` tokens are a prompt's, and are computed."""
+
+    seq: int
+    n: int
+
+
+@dataclass(slots=True)
+class CachedBranch:
+    """An idle sequence that a slot held before it took another task."""
+
+    id: int
+    """Number of the sequence."""
+    tokens: list[int]
+    namespace: CacheNamespace
+    chain: BlockChain
+    last_used: int
+    checkpoints: Sequence[Checkpoint] = ()
+    """None: where they are needed there are no branches."""
+
+
+Idle = CachedBranch | Slot
+"""A sequence that no task uses."""
