@@ -79,7 +79,6 @@ class Served:
 
     def ask_each(self, asked: Sequence[tuple[str | list[int], Mapping[str, Any]]]) -> list[Answer]:
         """Run tasks at once, each with parameters of its own; return their answers in order."""
-        answers: dict[int, Answer] = {}
         tasks: list[EngineTask] = []
         for prompt, params in asked:
             values = read(SamplingParams(), {"temperature": 0, "n_predict": 16, **params})
@@ -88,9 +87,12 @@ class Served:
             task = EngineTask(
                 TaskKey(next(self._ids)), tokens, values, slot=values.id_slot, triggers=triggers
             )
-            task = replace(task, echo_from=params.get("echo_from", -1))
-            answers[task.key.id] = Answer()
-            tasks.append(task)
+            tasks.append(replace(task, echo_from=params.get("echo_from", -1)))
+        return self.run(tasks)
+
+    def run(self, tasks: Sequence[EngineTask]) -> list[Answer]:
+        """Run tasks at once; return their answers in order."""
+        answers = {task.key.id: Answer() for task in tasks}
         # In one command, so that it is no matter of time who shares a batch with whom.
         self.engine.submit(Submit(tasks[0], tuple(tasks[1:])))
         while any(answer.end is None for answer in answers.values()):

@@ -1,8 +1,9 @@
 """Images and sounds in a prompt as runs of placeholder tokens. Pure.
 
-A placeholder is a negative number from the hash of the content, one for each position that the
-piece takes. So prompts with media are compared and cached like any others. A piece is read as a
-whole, and its placeholders never reach the vocabulary.
+A placeholder is a negative number from the hash of the content, one for each cell that the piece
+takes. So prompts with media are compared, counted and cached like any others. A piece is read as a
+whole, and its placeholders never reach the vocabulary. With M-RoPE an image takes fewer positions
+than cells: placeholders of another range stand for those that share one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from protocol.errors import InvalidRequest
 
 _PLACEHOLDERS = 2**30
-"""Numbers that stand for positions of media: half of the negative ones of 32 bits."""
+"""Numbers of each kind of placeholder: half of the negative ones of 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +28,19 @@ class MediaPiece:
     handle: Any = field(default=None, compare=False, repr=False)
     """The backend's representation."""
     n_rows: int = 0
-    """Rows that it takes in a batch, where these are not as many as its positions."""
+    """Rows that it takes in a batch, where these are more than its positions."""
     saved: bytes = field(default=b"", compare=False, repr=False)
     """What a saved slot has of it: enough to know it again, without its content."""
 
     @property
     def rows(self) -> int:
-        """Rows that it takes in a batch."""
+        """Rows that it takes in a batch, which are its cells."""
         return self.n_rows or self.n_pos
+
+    @property
+    def placeholders(self) -> list[int]:
+        """Return the numbers that stand for it in a prompt."""
+        return placeholders(self.key, self.n_pos, self.rows)
 
 
 class MediumRefused(InvalidRequest):
@@ -50,16 +56,29 @@ Media = Mapping[int, MediaPiece]
 """Pieces by their first position in the prompt."""
 
 
-def placeholders(key: str, n_pos: int) -> list[int]:
-    """Return the negative numbers that stand for a piece."""
+def placeholders(key: str, n_pos: int, n_rows: int = 0) -> list[int]:
+    """Return the negative numbers that stand for a piece of `n_rows`, or as many as positions."""
     start = int.from_bytes(sha256(key.encode()).digest()[:8], "little")
-    return [-1 - (start + i) % _PLACEHOLDERS for i in range(n_pos)]
+    found = [-1 - (start + i) % _PLACEHOLDERS for i in range(max(n_pos, n_rows))]
+    return [*found[:n_pos], *(number - _PLACEHOLDERS for number in found[n_pos:])]
+
+
+def count_shared(tokens: Sequence[int]) -> int:
+    """Count the tokens that share a position with the one before."""
+    if min(tokens, default=0) >= -_PLACEHOLDERS:
+        return 0
+    return sum(token < -_PLACEHOLDERS for token in tokens)
+
+
+def count_positions(tokens: Sequence[int]) -> int:
+    """Return how many positions tokens take."""
+    return len(tokens) - count_shared(tokens)
 
 
 def whole_pieces(media: Media, n: int) -> int:
     """Reduce a count of reusable tokens so that no piece is kept in part."""
     for start, piece in media.items():
-        if start < n < start + piece.n_pos:
+        if start < n < start + piece.rows:
             return start
     return n
 

@@ -109,7 +109,7 @@ class SampleProcessor:
             self._next(slot, index, offset)
         self._counters.draft_checked(len(drafted), n_accepted)
         if n_accepted < len(drafted):
-            self._backend.remove(slot.id, len(slot.tokens))
+            self._backend.remove(slot.id, slot.n_pos)
 
     def _first(self, slot: Slot, index: int) -> None:
         """Choose the first token, unless none is wanted: the prompt is read now."""

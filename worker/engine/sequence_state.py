@@ -11,6 +11,8 @@ class Checkpoint(NamedTuple):
 
     n: int
     """Tokens before it."""
+    n_pos: int
+    """Positions that they take."""
     state: State
     """What cannot be cut: the states of recurrent layers, the cells of sliding windows."""
 
@@ -22,6 +24,8 @@ class HostCacheHit(NamedTuple):
     pieces: Sequence[State]
     n_whole: int = 0
     """Tokens of a copy that is one piece; with more than `n`, there is a checkpoint at `n`."""
+    n_pos_whole: int = 0
+    """Positions of such a copy."""
     checkpoints: Sequence[Checkpoint] = ()
 
 
@@ -46,13 +50,19 @@ class SequenceState(Protocol):
         """Return the memory of a sequence as the library writes it into a file."""
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
-        """Return the memory of the positions `start` to `end`; only if `can_cut`."""
+        """Return the memory of the positions `start` to `end`, which may be none.
+
+        Only if `can_cut`.
+        """
 
     def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
-        """Append `start` to `end` of a copied part to a sequence; False if there is no room."""
+        """Append positions `start` to `end` of a copied part; False if there is no room."""
 
-    def put(self, seq: int, state: State, n_tokens: int) -> bool:
-        """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
+    def put(self, seq: int, state: State, n_pos: int) -> bool:
+        """Replace a sequence by `n_pos` positions.
+
+        False if the state does not fit, and the sequence is empty then.
+        """
 
     def checkpoint(self, seq: int) -> State:
         """Return what of a sequence cannot be cut, as of its last token."""

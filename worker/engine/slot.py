@@ -17,7 +17,7 @@ from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
-from worker.engine.media import Media, without_handles, without_placeholders
+from worker.engine.media import Media, count_shared, without_handles, without_placeholders
 from worker.engine.sequence_state import Checkpoint, HostCacheHit
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
@@ -185,7 +185,7 @@ class Slot:
     scales: Scales = ()
     """Scales of the adapters with which the tokens were read."""
     n_saved: int = 0
-    """Positions saved because tokens share them (self-extend)."""
+    """Positions saved because tokens share them (self-extend, and images with M-RoPE)."""
     group_start: int = 0
     """First position that no tokens share (self-extend)."""
     n_shared: int = 0
@@ -204,6 +204,11 @@ class Slot:
 
     def __post_init__(self) -> None:
         self._last = SlotReport(id=self.id, is_processing=False)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens whose cells the sequence has."""
+        self.tokens += tokens
+        self.n_saved += count_shared(tokens)
 
     def move(self, state: SlotState) -> None:
         """Change the state; raises `AssertionError` for what is not in `TRANSITIONS`."""

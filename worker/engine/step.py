@@ -164,15 +164,15 @@ class Step:
         piece = task.media[start]
         self._outbox.flush()
         try:
-            self._backend.decode_media(slot.id, start, piece)
+            self._backend.decode_media(slot.id, slot.n_pos, piece)
         except CacheFull:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self.results.fail(slot, error)
         except DecodeFailed as error:
             self._fail_batch([slot], error)
         else:
-            slot.tokens += task.prompt[start : start + piece.n_pos]
-            self._count_read(slot, piece.n_pos)
+            slot.append(task.prompt[start : start + piece.rows])
+            self._count_read(slot, piece.rows)
 
     # ---- the batch ----------------------------------------------------------------------------
 

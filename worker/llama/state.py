@@ -58,6 +58,8 @@ class LlamaStates:
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
         """Return the memory of a part: for as long the spare sequence shares its cells."""
+        if start == end:
+            return b""
         lib.llama_memory_seq_cp(self._memory, seq, self._spare, start, end)
         try:
             return self._copy(self._spare)
@@ -66,6 +68,8 @@ class LlamaStates:
 
     def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
         """Read a copied part into the spare sequence, and let `seq` have of it what it lacks."""
+        if start == end:
+            return True
         buffer = np.frombuffer(state, np.uint8)
         n = int(
             lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), self._spare)
@@ -82,11 +86,9 @@ class LlamaStates:
             raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_warnings()}")
         return buffer.data[:n]
 
-    def put(self, seq: int, state: State, n_tokens: int) -> bool:
+    def put(self, seq: int, state: State, n_pos: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
-        if not self.needs_checkpoints and not are_cells(
-            state, n_tokens, has_places=self._has_places
-        ):
+        if not self.needs_checkpoints and not are_cells(state, n_pos, has_places=self._has_places):
             lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             return False
         buffer = np.empty(_PREFIX.size + len(state), np.uint8)
@@ -94,7 +96,7 @@ class LlamaStates:
         buffer[_PREFIX.size :] = np.frombuffer(state, np.uint8)
         n = int(lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), seq))
         n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
-        if (n, n_past) == (len(buffer), n_tokens):
+        if (n, n_past) == (len(buffer), n_pos):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
@@ -116,16 +118,16 @@ class LlamaStates:
                 self._context, _pointer(buffer), len(buffer), seq, _PARTIAL
             )
         )
-        is_cut = bool(lib.llama_memory_seq_rm(self._memory, seq, checkpoint.n, -1))
+        is_cut = bool(lib.llama_memory_seq_rm(self._memory, seq, checkpoint.n_pos, -1))
         n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
-        return is_cut and (n, n_past) == (len(buffer), checkpoint.n)
+        return is_cut and (n, n_past) == (len(buffer), checkpoint.n_pos)
 
 
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 
-def are_cells(state: State, n_tokens: int, *, has_places: bool) -> bool:
-    """Return whether the cells in a plain cache's state stand at the positions of `n_tokens`.
+def are_cells(state: State, n_pos: int, *, has_places: bool) -> bool:
+    """Return whether the cells in a plain cache's state stand at the first `n_pos` positions.
 
     llama.cpp takes any position. A negative one cannot be removed again: the cell counts as free,
     and stays visible to its sequence when another one writes into it. With `has_places` each cell
@@ -141,8 +143,8 @@ def are_cells(state: State, n_tokens: int, *, has_places: bool) -> bool:
         return True
     positions = np.sort(cells[:, 0])
     if has_places:
-        return not n_cells or bool(positions[0] >= 0 and positions[-1] < n_tokens)
-    return n_cells == n_tokens and bool((positions == np.arange(n_cells)).all())
+        return not n_cells or bool(positions[0] >= 0 and positions[-1] < n_pos)
+    return n_cells == n_pos and bool((positions == np.arange(n_cells)).all())
 
 
 def _pointer(buffer: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Any:

@@ -78,7 +78,7 @@ def test_an_image_is_read_in_its_place_and_found_again() -> None:
     other = image_task(rig, f"look {FAKE_MARKER} here", b"y", 3)
     rig.engine.submit(Submit(other))
     rig.finish()
-    assert rig.done(1).n_prompt == len("look  here") + 1 + 3
+    assert rig.done(1).n_prompt == len("look  here") + 1 + 4
     assert rig.started(2).n_cached == rig.done(1).n_prompt - 1
     assert rig.started(3).n_cached == len("look ") + 1
 

@@ -50,7 +50,7 @@ def test_an_image_keeps_its_place() -> None:
     task = reader(mmproj="x").task(
         TaskKey(1), generate(prompt=f"See {FAKE_MARKER}", media=(b"image",))
     )
-    assert text(task.prompt) == "^Be kind.See ###"
+    assert text(task.prompt) == "^Be kind.See ####"
     assert list(task.media) == [len("^Be kind.See ")]
 
 

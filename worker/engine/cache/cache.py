@@ -19,7 +19,7 @@ from worker.engine.cache.host_transfer import CopyTime, HostTransfer
 from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.radix import RadixMatch
 from worker.engine.cache.sequences import CachedBranch, CachedPrefix, CacheLimits, Idle
-from worker.engine.media import are_whole, whole_pieces
+from worker.engine.media import are_whole, count_positions, count_shared, whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
@@ -145,7 +145,9 @@ class PrefixCache:
         if self.checkpoints.is_needed and 0 < n < len(slot.tokens):
             n = self.checkpoints.go_back(slot, n)
         else:
-            self._backend.remove(slot.id, n)
+            self._backend.remove(slot.id, count_positions(slot.tokens[:n]))
+        n_shared = count_shared(slot.tokens[n:])
+        slot.n_saved -= n_shared
         del slot.tokens[n:]
         slot.n_shared = min(slot.n_shared, n)
         self.unindex(slot, n)
@@ -208,7 +210,7 @@ class PrefixCache:
             self._evicted(slot)
             return
         seq, namespace = self._free.pop(), slot.namespace
-        self._backend.copy(slot.id, seq, 0, len(slot.tokens))
+        self._backend.copy(slot.id, seq, 0, slot.n_pos)
         tokens = list(slot.tokens)
         branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
         self._branches[seq] = branch
@@ -218,8 +220,9 @@ class PrefixCache:
 
     def take(self, slot: Slot, source: CachedPrefix, prompt: Sequence[int]) -> int:
         """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
-        start = len(slot.tokens)
-        self._backend.copy(source.seq, slot.id, start, source.n)
+        start, more = len(slot.tokens), prompt[len(slot.tokens) : source.n]
+        end = slot.n_pos + count_positions(more)
+        self._backend.copy(source.seq, slot.id, slot.n_pos, end)
         if self.checkpoints.is_needed and not self.checkpoints.share(
             self.slots[source.seq], slot, source.n
         ):
@@ -227,7 +230,7 @@ class PrefixCache:
         if self.checkpoints.is_needed:
             cells = self.index.tokens_of(source.seq)
             self.index.extend(slot.id, slot.namespace, cells[start : source.n])
-        slot.tokens.extend(prompt[start : source.n])
+        slot.append(more)
         slot.n_shared = max(slot.n_shared, source.n)
         self._use(source)
         self.note(slot)
@@ -256,9 +259,9 @@ class PrefixCache:
             self._cut_prompt(slot, 0)
         start = at = len(slot.tokens)
         while is_there and at < hit.n and not (self.copies.is_over and are_whole(media, at)):
-            end = self._transfer.put(slot.id, hit, at)
+            end = self._transfer.put(slot, hit)
             if end > 0:
-                slot.tokens += slot.active.reading[at:end]
+                slot.append(slot.active.reading[at:end])
                 slot.checkpoints = [each for each in hit.checkpoints if each.n <= end]
                 at = end
             else:

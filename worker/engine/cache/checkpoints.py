@@ -69,7 +69,7 @@ class Checkpoints:
             return
         slot.active.stops.remove(len(slot.tokens))
         state = self._states.checkpoint(slot.id)
-        slot.checkpoints.append(Checkpoint(len(slot.tokens), state))
+        slot.checkpoints.append(Checkpoint(len(slot.tokens), slot.n_pos, state))
         if len(slot.checkpoints) > self._limits.n_checkpoints:
             _thin(slot.checkpoints)
         while 0 < self._limits.host_bytes < self.n_bytes:
@@ -97,6 +97,8 @@ class Checkpoints:
 
     def _stop_at(self, run: SlotTask, n: int) -> None:
         n = whole_pieces(run.task.media, n)
+        if n > 0 and run.reading[n - 1] < 0:
+            return  # behind an image no position tells where the sequence ends
         if self._limits.n_checkpoints > 0 and n >= MIN_TOKENS and n not in run.stops:
             run.stops.append(n)
 
@@ -144,7 +146,7 @@ class Checkpoints:
         """Complete the first `n` tokens of a slot that shares what can be shared of another's."""
         checkpoint = _last(source.checkpoints, n)
         if checkpoint is None or checkpoint.n < n:
-            checkpoint = Checkpoint(n, self._states.checkpoint(source.id))
+            checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
         if not self._states.go_back(target.id, checkpoint):
             return False
         target.checkpoints = [each for each in source.checkpoints if each.n <= n]

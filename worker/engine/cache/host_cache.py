@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.prefix import common_prefix
+from worker.engine.media import count_positions
 from worker.engine.sequence_state import Checkpoint, HostCacheHit, State
 from worker.engine.slot import BlockChain
 
@@ -156,7 +157,8 @@ class HostCache:
             return None
         self._use(key)
         copy = self._copies[key]
-        return HostCacheHit(n, copy.pieces, len(copy.tokens), copy.checkpoints)
+        n_pos = count_positions(copy.tokens)
+        return HostCacheHit(n, copy.pieces, len(copy.tokens), n_pos, copy.checkpoints)
 
     def _make_room(self, n_bytes: int) -> bool:
         if not self.can_hold(n_bytes):

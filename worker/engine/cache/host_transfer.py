@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache, size_of
+from worker.engine.media import count_positions
 from worker.engine.sequence_state import Checkpoint, HostCacheHit, SequenceState, State
-from worker.engine.slot import BlockChain, CacheNamespace
+from worker.engine.slot import BlockChain, CacheNamespace, Slot
 
 PAUSE_S = 60.0
 """Seconds without copies after a piece that took longer than to read its tokens again. Source: to
@@ -75,11 +76,13 @@ class Copied(Protocol):
         """Who may use it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _UnfinishedCopy:
     namespace: CacheNamespace
     tokens: list[int]
     pieces: list[State]
+    n_pos: int
+    """Positions of the pieces."""
 
     def is_of(self, old: Copied) -> bool:
         return self.namespace == old.namespace and self.tokens == old.tokens
@@ -115,7 +118,8 @@ class HostTransfer:
             if self._host.has(old.namespace, old.tokens, old.chain.cut(n_all)):
                 return True
             pieces = self._host.pieces(old.namespace, old.tokens)
-            copy = _UnfinishedCopy(old.namespace, list(old.tokens), pieces)
+            n_pos = count_positions(old.tokens[: len(pieces) * self._host.n_piece])
+            copy = _UnfinishedCopy(old.namespace, list(old.tokens), pieces, n_pos)
         n = self._extend(copy, old)
         if n < n_all and not is_last:
             self._unfinished = copy
@@ -126,21 +130,26 @@ class HostTransfer:
         is_kept = self._host.put(old.namespace, copy.tokens[:n], copy.pieces, chain, checkpoints)
         return is_kept and n == n_all
 
-    def put(self, seq: int, hit: HostCacheHit, start: int) -> int:
-        """Append the tokens from `start` to the end of its piece; return that end, or -1."""
+    def put(self, slot: Slot, hit: HostCacheHit) -> int:
+        """Append more of its prompt to a slot, to the end of a piece; return that end, or -1.
+
+        The caller adds the tokens.
+        """
+        seq, start = slot.id, len(slot.tokens)
         number = start // self._host.n_piece
         end = min((number + 1) * self._host.n_piece, hit.n)
+        end_pos = slot.n_pos + count_positions(slot.active.reading[start:end])
         with self._copies.measured(end - start):
             is_there = (
                 self._put_whole(seq, hit)
                 if self._host.is_whole
-                else self._states.put_part(seq, hit.pieces[number], start, end)
+                else self._states.put_part(seq, hit.pieces[number], slot.n_pos, end_pos)
             )
         return end if is_there else -1
 
     def _put_whole(self, seq: int, hit: HostCacheHit) -> bool:
         """Replace a sequence by a copy, and cut it at the checkpoint at the end of what is used."""
-        if not self._states.put(seq, hit.pieces[0], hit.n_whole):
+        if not self._states.put(seq, hit.pieces[0], hit.n_pos_whole):
             return False
         at_end = [each for each in hit.checkpoints if each.n == hit.n < hit.n_whole]
         return all(self._states.go_back(seq, each) for each in at_end)
@@ -157,13 +166,15 @@ class HostTransfer:
         while n < n_all and not self._copies.is_over and self.can_hold(n_all):
             start, n = n, min(n + n_piece, n_all)
             with self._copies.measured(n - start):
-                copy.pieces.append(self._copy(old.id, start, n))
+                copy.pieces.append(self._copy(copy, old.id, start, n))
             if self._copies.is_slow:
                 self._paused_until = self._copies.clock() + PAUSE_S
             self._token_bytes = size_of(copy.pieces, old.checkpoints) / n
         return n
 
-    def _copy(self, seq: int, start: int, end: int) -> State:
+    def _copy(self, copy: _UnfinishedCopy, seq: int, start: int, end: int) -> State:
         if self._host.is_whole:
             return self._states.copy(seq)
-        return self._states.copy_part(seq, start, end)
+        start_pos = copy.n_pos
+        copy.n_pos += count_positions(copy.tokens[start:end])
+        return self._states.copy_part(seq, start_pos, copy.n_pos)

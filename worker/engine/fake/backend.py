@@ -34,8 +34,8 @@ from worker.engine.cache.sequences import n_sequences
 from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.fake.faults import ProcessFaults
 from worker.engine.fake.record import ComputeRecord
-from worker.engine.fake.states import Cell, FakeAdapters, FakeStates
-from worker.engine.media import Media, MediaPiece, placeholders
+from worker.engine.fake.states import Cell, FakeAdapters, FakeStates, index_of
+from worker.engine.media import Media, MediaPiece, count_positions
 
 N_BYTES = 256
 FAKE_MARKER = "<__media__>"
@@ -205,10 +205,10 @@ class FakeBackend:
             raise CacheFull
         for row in rows:
             cells = self._cells.setdefault(row.seq, [])
-            pos = len(cells) - self._n_saved.get(row.seq, 0)
+            pos = count_positions(cells) - self._n_saved.get(row.seq, 0)
             assert row.pos == pos, f"seq {row.seq} continues at {row.pos}, not {pos}"
             if self.states.needs_checkpoints:
-                assert self.states.ends.get(row.seq, 0) == pos, f"seq {row.seq} was cut"
+                assert self.states.ends.get(row.seq, 0) == len(cells), f"seq {row.seq} was cut"
         for row in rows:
             self._cells[row.seq] += map(Cell, row.tokens)
             self.states.ends[row.seq] = len(self._cells[row.seq])
@@ -250,7 +250,7 @@ class FakeBackend:
         read = self._last[row]
         assert read.wants_logits, "this row has no logits"
         assert read.is_draft or offset == -1, "only a draft has logits of all its tokens"
-        start = read.pos + self._n_saved.get(read.seq, 0)
+        start = index_of(self._cells[read.seq], read.pos + self._n_saved.get(read.seq, 0))
         end = start + (len(read.tokens) if offset < 0 else offset + 1)
         token = self._next_token(read.seq, self._cells[read.seq][:end], sampler)
         sampler.learn(token)
@@ -278,7 +278,7 @@ class FakeBackend:
         pieces: dict[int, MediaPiece] = {}
         for data, part in zip(media, parts[1:], strict=True):
             pieces[len(tokens)] = MediaPiece(3, data.hex(), n_rows=4, saved=data)
-            tokens += placeholders(data.hex(), 3)
+            tokens += pieces[len(tokens)].placeholders
             tokens += self.tokenize(part, add_special=False, parse_special=True)
         return tokens, pieces
 
@@ -291,14 +291,14 @@ class FakeBackend:
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
         """Append placeholders to a sequence."""
         cells = self._cells.setdefault(seq, [])
-        assert pos == len(cells), f"seq {seq} continues at {pos}, not {len(cells)}"
-        cells += map(Cell, placeholders(piece.key, piece.n_pos))
+        assert pos == count_positions(cells), f"seq {seq} continues at {count_positions(cells)}"
+        cells += map(Cell, piece.placeholders)
         self.states.ends[seq] = len(cells)
-        self._record.add(piece.n_pos, 0)
+        self._record.add(piece.rows, 0)
 
     def remove(self, seq: int, start: int) -> None:
         """Forget a sequence from `start` on."""
-        ends = self.states.ends
+        ends, start = self.states.ends, index_of(self._cells.get(seq, []), start)
         assert not self.states.needs_checkpoints or start in (0, ends.get(seq, 0))
         ends[seq] = min(start, ends.get(seq, 0))
         del self._cells.setdefault(seq, [])[start:]
@@ -315,8 +315,9 @@ class FakeBackend:
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Copy a part; positions must follow each other as everywhere."""
         cells = self._cells.setdefault(target, [])
-        assert start == len(cells) and end <= len(self._cells[source])
-        cells += self._cells[source][start:end]
+        held = self._cells[source]
+        assert start == count_positions(cells) and end <= count_positions(held)
+        cells += held[index_of(held, start) : index_of(held, end)]
         self.states.ends[target] = self.states.ends.get(source, 0)
         self._note_mark(target)
 

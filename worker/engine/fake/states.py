@@ -4,7 +4,18 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from worker.engine.adapters import Adapter, Scales
+from worker.engine.media import count_positions, count_shared
 from worker.engine.sequence_state import Checkpoint, State
+
+
+def index_of(tokens: Sequence[int], pos: int) -> int:
+    """Return how many tokens have positions before `pos`, or share the last of them."""
+    n = min(pos, len(tokens))
+    while count_positions(tokens[:n]) < pos and n < len(tokens):
+        n += 1
+    while n < len(tokens) and count_shared(tokens[n : n + 1]):
+        n += 1
+    return n
 
 
 class Cell(int):
@@ -61,18 +72,23 @@ class FakeStates:
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
         """Return some tokens of a sequence, and the position of the first."""
-        cells = self._cells[seq][start:end]
-        assert len(cells) == end - start
-        return struct.pack(f"<I{len(cells)}i", start, *cells)
+        cells = self._cells[seq]
+        part = cells[index_of(cells, start) : index_of(cells, end)]
+        assert count_positions(part) == end - start
+        return struct.pack(f"<I{len(part)}i", start, *part)
 
-    def put(self, seq: int, state: State, n_tokens: int) -> bool:
+    def put(self, seq: int, state: State, n_pos: int) -> bool:
         """Replace a sequence, if the state is one."""
         cells = self._cells.setdefault(seq, [])
         cells.clear()
+        n_tokens = len(state) // 4 - 1
         self.ends[seq] = n_tokens
-        if len(state) != 4 + 4 * n_tokens or struct.unpack_from("<I", state)[0] != n_tokens:
+        if len(state) % 4 or n_tokens < 0 or struct.unpack_from("<I", state)[0] != n_tokens:
             return False
-        cells += map(Cell, struct.unpack_from(f"<{n_tokens}i", state, 4))
+        tokens = struct.unpack_from(f"<{n_tokens}i", state, 4)
+        if count_positions(tokens) != n_pos:
+            return False
+        cells += map(Cell, tokens)
         return True
 
     def put_part(self, seq: int, state: State, start: int, end: int) -> bool:
@@ -80,10 +96,12 @@ class FakeStates:
         cells = self._cells.setdefault(seq, [])
         (first,) = struct.unpack_from("<I", state)
         tokens = struct.unpack_from(f"<{len(state) // 4 - 1}i", state, 4)
-        assert first <= start == len(cells) < end <= first + len(tokens)
+        n_pos = count_positions(tokens)
+        assert first <= start == count_positions(cells) <= end <= first + n_pos
         if self._n_free() < len(tokens):
             return False
-        cells += map(Cell, tokens[start - first : end - first])
+        part = tokens[index_of(tokens, start - first) : index_of(tokens, end - first)]
+        cells += map(Cell, part)
         self._note(seq)
         return True
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from worker.engine.media import Media, MediaPiece, placeholders
+from worker.engine.media import Media, MediaPiece
 
 NOT_A_STATE = "No available space in KV cache or invalid slot save file"
 """llama-server's message about a file that is missing, broken or does not fit."""
@@ -36,7 +36,7 @@ class PackedTokens:
     pieces: Sequence[bytes] = ()
 
     def unpack(self, open_pieces: OpenPieces) -> tuple[list[int], dict[int, MediaPiece]]:
-        """Return the tokens of a slot, with a placeholder for each position, and the pieces."""
+        """Return the tokens of a slot, with a placeholder for each row, and the pieces."""
         try:
             opened = open_pieces(self.pieces)
         except ValueError as error:
@@ -52,7 +52,7 @@ class PackedTokens:
                 raise SlotFileMismatch(INVALID_TOKENS)
             tokens += self._texts(end, place)
             media[len(tokens)] = piece
-            tokens += placeholders(piece.key, piece.n_pos)
+            tokens += piece.placeholders
             end = after
         return tokens + self._texts(end, len(self.tokens)), media
 
@@ -72,18 +72,11 @@ def no_pieces(saved: Sequence[bytes]) -> Sequence[MediaPiece]:
 
 def pack(tokens: Sequence[int], media: Media) -> bytes:
     """Wrap the tokens of a slot."""
-    rows: list[int] = []
-    places: list[int] = []
-    end = 0
-    for start in sorted(media):
-        rows += tokens[end:start]
-        places.append(len(rows))
-        rows += [_NULL] * media[start].rows
-        end = start + media[start].n_pos
-    rows += tokens[end:]
+    rows = [max(token, _NULL) for token in tokens]
+    places = sorted(media)
     numbers = [_NULL, _VERSION, len(rows), *rows, len(places), *places]
     data = bytearray(struct.pack(f"<{len(numbers)}i", *numbers))
-    for start in sorted(media):
+    for start in places:
         data += _NUMBER.pack(len(media[start].saved)) + media[start].saved
     return bytes(data) + bytes(-len(data) % _NUMBER.size)
 

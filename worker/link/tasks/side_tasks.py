@@ -21,6 +21,7 @@ from protocol.wire.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
+from worker.engine.media import count_positions
 from worker.engine.slot import Slot
 from worker.engine.task import EngineJob
 from worker.host.topology import usable_memory
@@ -166,7 +167,7 @@ class SideTasks:
             return
         start = time.perf_counter()
         slot = self._own_slot(task.action, task.slot)
-        if slot.n_saved:
+        if slot.group_start:
             reason = "a slot whose context was extended by --grp-attn-n cannot be saved"
             raise TaskError(ErrorCode.NOT_SUPPORTED, reason)
         state = self._backend.states.copy(slot.id)
@@ -231,7 +232,7 @@ class SideTasks:
             )
             self._fail(task.key, TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {error}"))
             return
-        self._written(task.key, lambda: _acted(saved.n_tokens, size, start))
+        self._written(task.key, lambda: _acted(len(saved.tokens), size, start))
 
     def _check_quota(self, task: _SlotFileTask, saved: SavedSlot) -> None:
         """Make the owner's folder; raises `InvalidRequest` if the file exceeds the quota."""
@@ -282,15 +283,15 @@ class SideTasks:
         self._engine.cache.empty(slot)
         if isinstance(saved, SlotFileMismatch):
             raise _not_restored(str(saved))
-        if not self._backend.states.put(slot.id, saved.state, len(saved.tokens)):
+        if not self._backend.states.put(slot.id, saved.state, count_positions(saved.tokens)):
             raise _not_restored(NOT_A_STATE)
-        slot.tokens += saved.tokens
+        slot.append(saved.tokens)
         slot.media = saved.media
         slot.salt = saved.salt
         slot.scales = saved.scales or (0.0,) * len(self._backend.adapters.loaded)
         self._engine.cache.note(slot)
         self._engine.cache.report(slot, saved.chain)
-        return _acted(saved.n_tokens, saved.size, start)
+        return _acted(len(saved.tokens), saved.size, start)
 
     # ---- erasing ------------------------------------------------------------------------------
 

@@ -77,12 +77,6 @@ class SavedSlot:
     media: Media = field(default_factory=dict)
     """Images and sounds among the tokens."""
 
-    @property
-    def n_tokens(self) -> int:
-        """Tokens by llama-server's count: of an image its rows, not its positions."""
-        more = sum(piece.rows - piece.n_pos for piece in self.media.values())
-        return len(self.tokens) + more
-
 
 _STAGED = ":part-"
 """Beginning of the temporary names: no client can name a file so."""

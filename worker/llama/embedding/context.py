@@ -26,13 +26,7 @@ from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import (
-    LoadedModel,
-    architecture,
-    context_params,
-    is_recurrent,
-    trained_context,
-)
+from worker.llama.model import LoadedModel, context_params, is_recurrent, trained_context
 
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
 _INT16_RANGE = 32760.0
@@ -114,17 +108,19 @@ class LlamaEmbedder:
     def embed_media(self, seq: int, tokens: Sequence[int], media: Media, normalize: int) -> bytes:
         """Compute texts and pieces one after the other, and pool all of their rows."""
         found: list[Rows] = []
-        pos = 0
+        at = pos = 0
         try:
-            while pos < len(tokens):
-                if piece := media.get(pos):
+            while at < len(tokens):
+                if piece := media.get(at):
                     found.append(self._media_rows(seq, pos, piece))
+                    at += piece.rows
                     pos += piece.n_pos
                     continue
-                n = text_until(media, pos, min(self.n_batch, len(tokens) - pos))
-                part = EmbeddingPiece(seq, pos, tokens[pos : pos + n], is_last=False)
+                n = text_until(media, at, min(self.n_batch, len(tokens) - at))
+                part = EmbeddingPiece(seq, pos, tokens[at : at + n], is_last=False)
                 self.embed([part])
                 found.append(self._rows(0, n).copy())
+                at += n
                 pos += n
         finally:
             self.forget(seq)
@@ -246,13 +242,13 @@ def _pooling(model: Any, config: WorkerConfig) -> str:
 
 
 def _stored_pooling(model: Any) -> str:
-    stored = _meta(model, f"{architecture(model)}.pooling_type")
+    stored = _meta(model, f"{_meta(model, 'general.architecture')}.pooling_type")
     return POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"
 
 
 def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
     """Estimate from the file; only the context gives the certain answer."""
-    arch = architecture(model)
+    arch = _meta(model, "general.architecture")
     is_causal = config.attention_type != "non-causal"
     return _can_split(
         pooling or _stored_pooling(model),

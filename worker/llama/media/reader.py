@@ -17,7 +17,7 @@ import numpy as np
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from worker.engine.backend import CacheFull, DecodeFailed
-from worker.engine.media import MediaPiece, MediumRefused, placeholders
+from worker.engine.media import MediaPiece, MediumRefused
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.decode_cost import extra_decode_cost
@@ -206,7 +206,7 @@ class MediaReader:
             self._check_size(chunk, len(pieces))
             piece = read_piece(chunk, seen)
             pieces[len(tokens)] = piece
-            tokens += placeholders(piece.key, piece.n_pos)
+            tokens += piece.placeholders
         if tokens and tokens[-1] < 0:
             raise InvalidRequest("a prompt must not end with an image or a sound", param="prompt")
         return tokens, pieces

@@ -117,8 +117,8 @@ class CacheMachine(RuleBasedStateMachine):
         for slot in cache.slots:
             places = [each.n for each in slot.checkpoints]
             assert places == sorted(set(places)) and len(places) <= 4
-            for n, state in slot.checkpoints:
-                assert n <= len(slot.tokens)
+            for n, n_pos, state in slot.checkpoints:
+                assert n == n_pos <= len(slot.tokens)
                 assert bytes(state[4:]) == struct.pack(f"<{n}i", *slot.tokens[:n])
         assert cache.checkpoints.n_bytes <= 2000
 

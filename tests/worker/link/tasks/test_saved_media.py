@@ -17,7 +17,7 @@ from worker.link.tasks.packed_tokens import NOT_A_STATE, SlotFileMismatch, pack,
 from worker.link.tasks.side_tasks import SideTasks
 
 TEXT = f"look {FAKE_MARKER} here"
-N_POS, N_ROWS = 3, 4
+N_ROWS = 4
 """What the fake backend says of every image."""
 
 
@@ -57,10 +57,10 @@ def test_a_slot_with_an_image_is_restored_and_found_by_the_same_image_alone(
 ) -> None:
     seeing = Seeing(tmp_path)
     seeing.look(b"cat", 0)
-    n_prompt = len("look  here") + 1 + N_POS
+    n_prompt = len("look  here") + 1 + N_ROWS
     saved = seeing.act("save", 0)
     assert isinstance(saved, SlotActed)
-    assert saved.n_tokens == n_prompt + N_ROWS - N_POS, "llama-server counts rows"
+    assert saved.n_tokens == n_prompt, "llama-server counts rows, too"
     seeing.act("erase", 0)
     for image, n_cached in ((b"dog", len("look ") + 1), (b"cat", n_prompt - 1)):
         restored = seeing.act("restore", 1)
@@ -124,8 +124,8 @@ def numbers(values: Sequence[int], *pieces: bytes, tail: bytes = b"") -> bytes:
 def test_two_images_are_packed_and_unpacked() -> None:
     data = numbers(HEAD, *PIECES)
     tokens, media = read_packed(data).unpack(opened)
-    assert tokens == [7, *placeholders(b"a".hex(), 2), *placeholders(b"bcdef".hex(), 2), 9]
-    assert {start: piece.saved for start, piece in media.items()} == {1: b"a", 3: b"bcdef"}
+    assert tokens == [7, *placeholders(b"a".hex(), 2, 3), *placeholders(b"bcdef".hex(), 2, 3), 9]
+    assert {start: piece.saved for start, piece in media.items()} == {1: b"a", 4: b"bcdef"}
     assert pack(tokens, media) == data
 
 

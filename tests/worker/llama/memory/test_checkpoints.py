@@ -145,7 +145,7 @@ def test_a_cut_leaves_the_logits_of_a_fresh_sequence(one: Served) -> None:
     state = backend.states.checkpoint(0)
     for start in range(2 * WINDOW - 4, len(tokens), 32):
         backend.decode([BatchRow(0, start, tokens[start : start + 32], False)])
-    assert backend.states.go_back(0, Checkpoint(2 * WINDOW - 4, state))
+    assert backend.states.go_back(0, Checkpoint(2 * WINDOW - 4, 2 * WINDOW - 4, state))
     backend.decode([BatchRow(0, 2 * WINDOW - 4, tokens[2 * WINDOW - 4 : 2 * WINDOW], True)])
     found = backend._logits(backend._batch.last[0])[:200]
     assert found == pytest.approx(expected, abs=1e-3)

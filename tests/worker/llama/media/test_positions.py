@@ -1,0 +1,94 @@
+"""Images with M-RoPE: they take more cells than positions, as in all of Qwen's vision models."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.wire.messages import TaskKey
+from protocol.wire.sampling import SamplingParams
+from protocol.wire.schema import read
+from tests.models.qwen2vl import write_qwen2vl, write_qwen2vl_projector
+from tests.worker.conftest import serving
+from tests.worker.engine.test_media import png
+from tests.worker.served import Answer, Served
+from worker.engine.media import count_positions
+from worker.engine.task import EngineTask
+
+pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
+
+WIDE, TALL, LARGE = png(112, 56), png(56, 168, 3), png(560, 420, 7)
+N_WIDE, N_TALL, N_LARGE = 4 * 2, 2 * 6, 20 * 15
+"""Cells of each, one for 28 pixels square."""
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("qwen2vl")
+    model = write_qwen2vl(folder / "model.gguf")
+    projector = write_qwen2vl_projector(folder / "mmproj.gguf")
+    with serving(
+        2, model=str(model), mmproj=str(projector), n_ctx=1024, kv_unified=True, cache_branches=2
+    ) as served:
+        served.engine.cache._host._n_bytes_max = -1
+        yield served
+
+
+def task(served: Served, key: int, text: str, *images: bytes, cached: bool = True) -> EngineTask:
+    """A task whose text has a `*` in place of each image."""
+    marked = text.replace("*", served.backend.card.media_marker)
+    tokens, media = served.backend.read_media(marked, images)
+    params = {"temperature": 1.0, "seed": 7, "n_predict": 24, "cache_prompt": cached}
+    values = read(SamplingParams(), params)
+    return replace(EngineTask(TaskKey(key), tokens, values), media=media)
+
+
+def ask(served: Served, key: int, text: str, *images: bytes, cached: bool = True) -> Answer:
+    return served.run([task(served, key, text, *images, cached=cached)])[0]
+
+
+def test_an_image_counts_by_its_cells(seeing: Served) -> None:
+    asked = task(seeing, 1, "Look: * here", WIDE)
+    (piece,) = asked.media.values()
+    assert (piece.rows, piece.n_pos) == (N_WIDE, 4)
+    assert len(asked.prompt) - count_positions(asked.prompt) == N_WIDE - 4
+    assert seeing.run([asked])[0].done.n_prompt == len(asked.prompt)
+    slot = next(slot for slot in seeing.engine.slots if slot.tokens)
+    assert slot.n_pos == count_positions(slot.tokens) < len(slot.tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "images"),
+    [
+        ("Look: * here", [WIDE]),
+        ("Look: * and * too", [WIDE, TALL]),
+        ("* and * is it", [TALL, WIDE]),
+    ],
+)
+def test_what_is_used_again_changes_no_text(seeing: Served, text: str, images: list[bytes]) -> None:
+    expected = ask(seeing, 1, text, *images, cached=False).text
+    first, again = (ask(seeing, key, text, *images) for key in (2, 3))
+    assert first.text == again.text == expected
+    assert again.done.n_cached == again.done.n_prompt - 1
+    other = ask(seeing, 4, text + "?", *images)
+    assert other.done.n_cached == first.done.n_prompt
+    assert other.text == ask(seeing, 5, text + "?", *images, cached=False).text
+
+
+def test_images_in_ram_come_back(seeing: Served) -> None:
+    cache = seeing.engine.cache
+    expected = ask(seeing, 1, "Look: * here", LARGE, cached=False).text
+    ask(seeing, 2, "Look: * here", LARGE)
+    while cache.evict():
+        pass
+    again = ask(seeing, 3, "Look: * here", LARGE)
+    assert again.done.n_cached > N_LARGE
+    assert again.text == expected
+
+
+def test_tasks_wait_for_the_cells_of_their_images(seeing: Served) -> None:
+    """With positions alone all would begin at once, and most would fail."""
+    asked = [task(seeing, key, f"{key}: * here", png(560, 420, key)) for key in range(1, 8)]
+    answers = seeing.run(asked)
+    assert [answer.done.n_predicted for answer in answers] == [24] * 7
