@@ -248,7 +248,8 @@ def test_nothing_that_a_client_sends_is_given_to_another_program(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     webp = b"RIFF\x24\0\0\0WEBPVP8 " + b"\0" * 24
-    for data in (webp, b"\0\0\0\x18ftypmp42" + b"\0" * 64, b"no picture" * 10):
+    mp4, cut = b"\0\0\0\x18ftypmp42" + b"\0" * 64, b"P6\n10 10\n255\n" + b"\0" * 10
+    for data in (webp, mp4, cut, b"no picture" * 10):
         with pytest.raises(InvalidRequest, match="Failed to load image or audio file"):
             seeing.read_media(f"a {seeing.card.media_marker} b", [data])
     assert not (tmp_path / "was-run").exists()

@@ -1,8 +1,9 @@
 """What decoding a picture takes beyond its pixels: its decoder, stb_image, has no bound for that.
 
 It inflates all that a PNG holds, 4 GB of a file of 4 MB, whatever size the picture claims. It goes
-over all pixels for each scan of a progressive JPEG, of which a megabyte holds thirty thousand. And
-each code of a GIF may stand for a chain of 8,192 others, also when all pixels are written.
+over all pixels for each scan of a progressive JPEG, of which a megabyte holds thirty thousand. Each
+code of a GIF may stand for a chain of 8,192 others, also when all pixels are written. And it takes
+15 bytes and three powers for each pixel of Radiance's pictures, whose 50 bytes may be all there is.
 """
 
 import math
@@ -23,6 +24,9 @@ decode it, one of any other nearly as long, and usual ones have 1 to 12."""
 _PIXELS_PER_GIF_BYTE = 64
 """A byte of the first picture of a GIF takes up to 5 us: as long as this many pixels."""
 
+_RADIANCE = (b"#?RADIANCE", b"#?RGBE")
+_PIXELS_PER_RADIANCE_PIXEL = 5
+
 
 def extra_decode_cost(data: bytes, n_pixels: int) -> float:
     """Return how many more pixels would take as long; infinity if it must not be decoded."""
@@ -32,6 +36,8 @@ def extra_decode_cost(data: bytes, n_pixels: int) -> float:
         return n_pixels * sum(1 for _ in _JPEG_SCAN.finditer(data)) // _SCANS_PER_PIXEL
     if data.startswith(b"GIF8"):
         return _PIXELS_PER_GIF_BYTE * _gif_bytes(data)
+    if data.startswith(_RADIANCE):
+        return n_pixels * (_PIXELS_PER_RADIANCE_PIXEL - 1)
     return 0
 
 

@@ -21,6 +21,7 @@ from worker.engine.media import MediaPiece, MediumRefused
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.decode_cost import extra_decode_cost
+from worker.llama.media.picture import decode_picture
 from worker.llama.media.pieces import TEXT, read_piece
 from worker.llama.media.size import is_sound, max_sound_s, n_pixels, n_samples
 from worker.llama.media.values import Floats, check_embedding, check_samples
@@ -134,7 +135,7 @@ class MediaReader:
     # ---- reading ------------------------------------------------------------------------------
 
     def _check(self, media: Sequence[bytes]) -> None:
-        """Refuse what would fill the memory or start a decoder of videos, before any is decoded."""
+        """Refuse what would fill the memory, before any is decoded."""
         rate = max(int(mtmd.mtmd_get_audio_sample_rate(self._context)), 1)
         longest_s = max_sound_s(media)
         n_samples_left, n_pixels_left = longest_s * rate, float(MAX_PIXELS)
@@ -152,7 +153,7 @@ class MediaReader:
                 continue
             size = n_pixels(data)
             n_pixels_left -= size
-            if not size:  # libmtmd would take it for a video and give it to ffmpeg
+            if not size:
                 raise MediumRefused(_NO_MEDIUM, place)
             if not self.has_vision:
                 raise MediumRefused("this model does not take images", place)
@@ -171,17 +172,17 @@ class MediaReader:
         return bitmap
 
     def _load(self, data: bytes, place: int) -> Any:
+        bitmap = self._sound(data) if is_sound(data) else decode_picture(data)
+        if not bitmap:
+            raise MediumRefused(_NO_MEDIUM, place)
+        return bitmap
+
+    def _sound(self, data: bytes) -> Any:
         raw = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
         options = mtmd.mtmd_helper_init_opt_default()
         wrapper = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(
             self._context, raw, len(data), False, options
         )
-        if wrapper.video_ctx:
-            mtmd.mtmd_bitmap_free(wrapper.bitmap)
-            mtmd.mtmd_helper_video_free(wrapper.video_ctx)
-            raise MediumRefused("video is not supported", place)
-        if not wrapper.bitmap:
-            raise MediumRefused(_NO_MEDIUM, place)
         return wrapper.bitmap
 
     def _tokenize(self, text: str, bitmaps: Sequence[Any], chunks: Any) -> None:

@@ -31,6 +31,8 @@ _MAX_RATIO = 200
 
 Qwen's own programs take no thinner ones.
 """
+_SOFTIMAGE = b"\x53\x80\xf6\x34"
+"""Begins a picture that stb_image ends the process on if it is cut short."""
 _UNKNOWN = math.inf
 _MAX_PARTS = 1024
 """Parts of a RIFF file or tags before a sound that are walked; files have some dozens at most."""
@@ -80,12 +82,15 @@ def max_sound_s(media: Sequence[bytes]) -> float:
 def n_pixels(data: bytes) -> int:
     """Return the pixels of a picture, 0 for other data; raises `TaskError` if they are unknown.
 
-    A thin one counts as one that is less thin: libmtmd makes its short side a patch wide.
+    Softimage's count as other data. A thin one counts as one that is less thin: libmtmd makes its
+    short side a patch wide.
     """
     info: Any = getattr(mtmd._libmtmd, "stbi_info_from_memory", None)
     if info is None:
         raise TaskError(ErrorCode.NOT_SUPPORTED, "this libmtmd does not tell the size of a picture")
     width, height, depth = (ctypes.c_int(0) for _ in range(3))
+    if data.startswith(_SOFTIMAGE):
+        return 0
     size = ctypes.c_int(len(data))
     found = info(data, size, ctypes.byref(width), ctypes.byref(height), ctypes.byref(depth))
     n = width.value * height.value if found else 0

@@ -177,6 +177,17 @@ def test_a_picture_tells_its_size_before_it_is_decoded() -> None:
     assert n_pixels(b"GIF89a" + struct.pack("<HHBBB", 30_000, 0, 0, 0, 0) + b";") == 0
 
 
+def pic(width: int, height: int) -> bytes:
+    """Write the head of a Softimage picture, and too few pixels."""
+    head = b"\x53\x80\xf6\x34" + bytes(84) + b"PICT" + struct.pack(">HHIHH", width, height, 0, 3, 0)
+    return head + bytes([0, 8, 2, 0xE0]) + b"\x80\xff\xff\1\2\3"
+
+
+def test_a_picture_whose_decoder_ends_the_worker_is_none() -> None:
+    """stb_image reads from address 0 where a picture of this kind is cut short."""
+    assert n_pixels(pic(100, 100)) == 0
+
+
 def test_a_thin_picture_counts_as_what_it_becomes() -> None:
     """Of 16,000,000 x 1 pixels, 50 KB as a file, libmtmd makes 200 megapixels for Qwen2.5-VL."""
     thin = struct.pack(">IIBBBBB", 16_000_000, 1, 8, 0, 0, 0, 0)
