@@ -141,6 +141,7 @@ class Pool:
             start_within_s=origin.urgency.start_s,
             n_answer=_answer_limit(task),
             n_tokens=n_tokens,
+            has_media=isinstance(task, m.Generate) and bool(task.media),
             takes_credit=isinstance(task, m.Generate),
             worker=name,
             slot=slot,

@@ -62,7 +62,8 @@ class OutlierDetection:
         """Note a task that goes to a worker; to one that is ejected it is a probe."""
         worker = self._workers[task.worker]
         record = self._record(worker)
-        task.expected_s = expected_s if record.n_read and not worker.is_sleeping else 0.0
+        is_guess = not record.n_read or worker.is_sleeping or task.spec.has_media
+        task.expected_s = 0.0 if is_guess else expected_s
         if worker.is_ejected:
             worker.allow_probe(False)
 

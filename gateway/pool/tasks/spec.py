@@ -28,6 +28,8 @@ class TaskSpec:
     """Guessed length of the prompt, until a worker has counted it."""
     n_answer: int | None = 0
     """Most tokens of its answer; None if the request does not say."""
+    has_media: bool = False
+    """Whether its prompt has images or sounds: how long those take is not predicted."""
     takes_credit: bool = True
     """Whether it needs a slot."""
     worker: str = ""

@@ -1,5 +1,7 @@
 """Workers that live but fail, or are far too slow, get one task at a time until they do well."""
 
+from dataclasses import replace
+
 from gateway.pool.dispatch.actions import Ejected
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.recovery.outliers import OutlierDetection
@@ -92,9 +94,17 @@ def test_one_success_clears_the_failures_before_it() -> None:
     assert not pool.workers["a"].is_ejected
 
 
-def late(pool: Dispatcher, worker: str, task_id: int, now: float, wait_s: float) -> None:
+def late(
+    pool: Dispatcher,
+    worker: str,
+    task_id: int,
+    now: float,
+    wait_s: float,
+    *,
+    has_media: bool = False,
+) -> None:
     """Let a worker take so long for its first token."""
-    pool.submit(task(task_id, n_tokens=10), now)
+    pool.submit(replace(task(task_id, n_tokens=10), has_media=has_media), now)
     (has,) = [one for one in pool.workers.values() if task_id in one.tasks]
     read_at = now + (wait_s if has.key == worker else 0.01)
     pool.started(has.key, started(task_id, n_prompt=10), now)
@@ -113,6 +123,13 @@ def test_a_worker_whose_first_tokens_come_far_too_late_is_ejected() -> None:
     for i in range(20):
         late(well, "a", i, 10.0 * i, wait_s=0.9)
     assert not well.workers["a"].is_ejected
+
+
+def test_images_that_take_long_eject_no_worker() -> None:
+    pool = dispatcher("a", "b")
+    for i in range(20):
+        late(pool, "a", i, 10.0 * i, wait_s=5.0, has_media=True)
+    assert not pool.workers["a"].is_ejected
 
 
 def test_the_streams_of_an_ejected_worker_go_on_elsewhere() -> None:
