@@ -26,6 +26,8 @@ class ConnectedWorkers:
         """The newest card of every model that is or was ready."""
         self.slots = SlotMap()
         self._departed = Departed(_MAX_WORKERS, _KEPT_S)
+        self._drained: set[str] = set()
+        """Those that have left because they were told to: nobody waits for them."""
         self._models = Departed(_MAX_MODELS, math.inf)
         """Models without a worker: they stay known, and their tasks wait."""
         self.n_shared = 0
@@ -39,6 +41,7 @@ class ConnectedWorkers:
     def hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
         self._departed.back(name)
+        self._drained.discard(name)
         self.by_key[key] = Worker(key, name, model, self._routing.order.changes)
         self._queue.open(model)
 
@@ -86,11 +89,17 @@ class ConnectedWorkers:
         worker = self.by_key.pop(key)
         if not self._is_here(worker.name):
             self._departed.left(worker.name, now)
+            if worker.state is WorkerState.LEAVING:
+                self._drained.add(worker.name)
         if not any(other.model == worker.model for other in self.by_key.values()):
             self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
         self._routing.lost(worker)
         return worker
+
+    def has_drained(self, name: str) -> bool:
+        """Return whether a worker was told to leave, has left and is not back."""
+        return name in self._drained
 
     def forget(self, name: str) -> bool:
         """Forget a worker unless it is connected; return whether it was forgotten.
@@ -100,6 +109,7 @@ class ConnectedWorkers:
         if self._is_here(name):
             return False
         self._departed.back(name)
+        self._drained.discard(name)
         self.slots.forget(name)
         self._routing.forget(name)
         return True
@@ -109,6 +119,7 @@ class ConnectedWorkers:
         gone = self._departed.due(now)
         for name in gone:
             if not self.slots.is_configured(name):
+                self._drained.discard(name)
                 self.slots.forget(name)
             self._routing.forget(name)
         for model in self._models.due(now):

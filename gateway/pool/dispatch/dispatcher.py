@@ -213,7 +213,9 @@ class Dispatcher:
         return self._assignment.assign_waiting(worker.model, now)
 
     def _is_leaving(self, name: str) -> bool:
-        """Return whether a worker of this name drains, and none has taken its place."""
+        """Return whether a worker of this name drains or has, and none has taken its place."""
+        if self.connected.has_drained(name):
+            return True
         leaving = any(other.name == name for other in self._assignment.leaving.values())
         return leaving and all(
             worker.name != name or worker.state is WorkerState.LEAVING

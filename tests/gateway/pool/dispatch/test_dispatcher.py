@@ -183,6 +183,23 @@ def test_a_task_for_a_slot_of_a_draining_worker_goes_elsewhere() -> None:
     assert places(pool.worker_lost("a", 5.0)) == [(1, "b")]
 
 
+def test_a_task_for_a_slot_of_a_worker_that_has_drained_goes_elsewhere() -> None:
+    pool = dispatcher("a", "b")
+    pool.worker_leaves("a", 1.0)
+    pool.worker_lost("a", 2.0, died=False)
+    assert places(pool.submit(task(1, worker="a", slot=0), 3.0)) == [(1, "b")]
+    pool.ended("b", done(1), 4.0)
+    pool.worker_hello("a2", "a", "m")
+    assert pool.submit(task(2, worker="a", slot=0), 5.0) == []
+    assert places(pool.worker_ready("a2", card(), 6.0)) == [(2, "a2")]
+
+
+def test_a_task_for_a_slot_of_a_worker_that_has_died_waits_for_it() -> None:
+    pool = dispatcher("a", "b")
+    pool.worker_lost("a", 1.0)
+    assert pool.submit(task(1, worker="a", slot=0), 2.0) == []
+
+
 def test_a_worker_that_leaves_before_it_was_ready_never_becomes_ready() -> None:
     pool = Dispatcher()
     pool.worker_hello("a", "a", "m")
