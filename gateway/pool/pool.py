@@ -205,8 +205,10 @@ class Pool:
 
     def forget_worker(self, name: str) -> None:
         """Free the slot ids of a worker that will not come back, unless it is connected."""
-        if self.dispatcher.connected.forget(name):
+        was_forgotten, actions = self.dispatcher.worker_forgotten(name, self._now())
+        if was_forgotten:
             self._metrics.forget_worker(name)
+        self.transport.perform(actions)
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()

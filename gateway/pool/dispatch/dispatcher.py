@@ -212,6 +212,15 @@ class Dispatcher:
             self.queue.unbind(worker.name)
         return self._assignment.assign_waiting(worker.model, now)
 
+    def worker_forgotten(self, name: str, now: float) -> tuple[bool, list[Action]]:
+        """Free the slot ids of a worker that will not come back, unless it is connected."""
+        if not self.connected.forget(name):
+            return False, []
+        models = {task.spec.model for task in self.queue.bound_to(name)}
+        self.queue.unbind(name)
+        assigned = (self._assignment.assign_waiting(model, now) for model in models)
+        return True, [action for actions in assigned for action in actions]
+
     def _is_leaving(self, name: str) -> bool:
         """Return whether a worker of this name drains or has, and none has taken its place."""
         if self.connected.has_drained(name):

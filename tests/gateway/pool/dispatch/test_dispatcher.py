@@ -200,6 +200,18 @@ def test_a_task_for_a_slot_of_a_worker_that_has_died_waits_for_it() -> None:
     assert pool.submit(task(1, worker="a", slot=0), 2.0) == []
 
 
+def test_a_task_for_a_slot_of_a_worker_that_is_gone_for_good_goes_elsewhere() -> None:
+    """A reload may take a worker out of the configuration that has just died."""
+    pool = dispatcher("a", "b")
+    pool.worker_lost("a", 1.0)
+    pool.submit(task(1, worker="a", slot=0), 2.0)
+    pool.worker_hello("a2", "a", "m")
+    assert pool.worker_forgotten("a", 3.0) == (False, [])
+    pool.worker_lost("a2", 4.0)
+    was_forgotten, actions = pool.worker_forgotten("a", 5.0)
+    assert was_forgotten and places(actions) == [(1, "b")]
+
+
 def test_a_worker_that_leaves_before_it_was_ready_never_becomes_ready() -> None:
     pool = Dispatcher()
     pool.worker_hello("a", "a", "m")
