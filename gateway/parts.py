@@ -58,6 +58,7 @@ class GatewayParts:
 
     def retire(self) -> None:
         """End the streams that would never end, because another gateway serves them now."""
+        self.pool.retire()
         self.feed.end()
         self.keeper.sessions.drain()
         if self.models is not None:

@@ -26,6 +26,7 @@ from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.stream import TaskStream
 from gateway.pool.tasks.suspect import Fingerprint
 from gateway.pool.worker_calls import WorkerCalls
+from gateway.pool.workers.worker import WorkerState
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.process.request_ids import RequestIds
@@ -80,6 +81,7 @@ class Pool:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._no_worker_since = 0.0
+        self._is_retired = False
 
     def __repr__(self) -> str:
         return f"<Pool {self.dispatcher!r}>"
@@ -102,6 +104,10 @@ class Pool:
         if self._timer is not None:
             self._timer.cancel()
         self.transport.close()
+
+    def retire(self) -> None:
+        """Note that another gateway has taken over: workers that start from now on dial only it."""
+        self._is_retired = True
 
     def submit(
         self,
@@ -217,10 +223,21 @@ class Pool:
         self._timer = loop.call_later(min(_MAX_TICK_S, shortest / 2), self._tick)
         try:
             self.transport.sweep(loop.time())
+            if self._is_retired:
+                self._refuse_without_worker()
         except Exception:
             self.transport.inbox.failed("tick")
         if self.dispatcher.workers:
             self._no_worker_since = loop.time()
+
+    def _refuse_without_worker(self) -> None:
+        """Fail the tasks for which no worker is left: asked again, the new gateway has them."""
+        workers = self.dispatcher.workers.values()
+        served = {worker.model for worker in workers if worker.state is not WorkerState.LEAVING}
+        for model, n_waiting in self.dispatcher.queue.depths().items():
+            if n_waiting and model not in served:
+                why = "is served by a new gateway: ask again"
+                self.transport.perform(self.dispatcher.abandon(model, why))
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -163,13 +163,13 @@ class Dispatcher:
             actions += self._assignment.assign_waiting(self.queue.admitted.pop(), now)
         return actions
 
-    def abandon(self, model: str) -> list[Action]:
-        """Fail the waiting tasks of a model that was unloaded.
+    def abandon(self, model: str, why: str = "was unloaded") -> list[Action]:
+        """Fail the waiting tasks of a model that no worker serves here any more.
 
         Those that its last worker still has fail when the worker is missed.
         """
         self._unloaded.add(model)
-        error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' was unloaded")
+        error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' {why}")
         waiting = [task for task in self.book.waiting() if task.spec.model == model]
         return [self.book.turn_away(task, error) for task in waiting]
 

@@ -180,6 +180,21 @@ async def test_drained_waits_for_what_runs(rig: Rig) -> None:
         assert rig.pool.health().draining
 
 
+async def test_a_replaced_gateway_refuses_at_once_what_none_of_its_workers_can_do(rig: Rig) -> None:
+    """Workers that start after it was replaced dial only the new gateway."""
+    async with rig.workers(FakeOptions(free_running=False)) as [fake]:
+        running, waiting = rig.generate("a b"), rig.generate(id_slot=0)
+        await fake.got(m.Generate)
+        rig.pool.retire()
+        await fake.step(4)
+        assert await text_of(running) == "a b"
+        stream = rig.generate("c d")
+    for one in (waiting, stream):
+        with pytest.raises(TaskError, match="served by a new gateway: ask again") as caught:
+            await one.result()
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+
+
 async def test_close_of_the_pool_fails_what_is_left(rig: Rig) -> None:
     async with rig.workers(SLOW):
         stream = rig.generate()
