@@ -98,12 +98,15 @@ class PrefixCache:
             return self.checkpoints.holders(namespace, prompt)
         return self.index.longest(namespace, prompt)
 
-    def n_known(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
-        """Return how many leading tokens of a prompt are known, whether or not they can be had."""
+    def n_alike(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
+        """Return how many tokens another prompt begins with, too, if a checkpoint is of use there.
+
+        Whether or not they can be had.
+        """
         if not self.checkpoints.is_needed:
-            return self.index.longest(namespace, prompt).n
-        n_copied = self._host.n_known(namespace, prompt)
-        return max(n_copied, self.checkpoints.n_known(namespace, prompt))
+            return 0
+        n_copied = self._host.n_alike(namespace, prompt)
+        return max(n_copied, self.checkpoints.n_alike(namespace, prompt))
 
     @property
     def n_cells(self) -> int:

@@ -47,15 +47,15 @@ class Checkpoints:
 
     # ---- making them --------------------------------------------------------------------------
 
-    def plan(self, slot: Slot, n_known: int) -> None:
+    def plan(self, slot: Slot, n_alike: int) -> None:
         """Decide where checkpoints of a new task are made.
 
-        `n_known` leading tokens of its prompt are those of another prompt, which goes on otherwise.
+        Another prompt begins with the same `n_alike` tokens and goes on otherwise.
         """
         run = slot.active
         if self.is_needed and run.task.params.cache_prompt:
             n_last = len(run.reading) - BEFORE_END
-            for n in (n_last, n_last - EARLIER, self._message_start(run.reading, n_known)):
+            for n in (n_last, n_last - EARLIER, self._message_start(run.reading, n_alike)):
                 self._stop_at(run, min(n, n_last))
 
     def stop_at(self, run: SlotTask, n: int) -> None:
@@ -117,7 +117,7 @@ class Checkpoints:
         n = max(found.values(), default=0)
         return RadixMatch(n, frozenset(seq for seq, held in found.items() if held == n > 0))
 
-    def n_known(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
+    def n_alike(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt any slot holds."""
         alike = [slot for slot in self._slots if slot.namespace == namespace]
         return max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)

@@ -139,7 +139,7 @@ class HostCache:
     def __len__(self) -> int:
         return len(self._copies)
 
-    def n_known(self, namespace: Hashable, prompt: Sequence[int]) -> int:
+    def n_alike(self, namespace: Hashable, prompt: Sequence[int]) -> int:
         """Return how many leading tokens of a prompt any copy has."""
         return self._index.longest(namespace, prompt).n
 

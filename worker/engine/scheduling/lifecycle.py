@@ -123,7 +123,7 @@ class TaskLifecycle:
             return
         namespace = self._namespace(task)
         n_known = self._admission.n_known(task, namespace)
-        n_alike = self._cache.n_known(namespace, task.reading)
+        n_alike = self._cache.n_alike(namespace, task.reading)
         n_cached = self._admission.clear(
             slot, task, namespace, is_alone=not (self.n_busy or self._waiting)
         )
