@@ -52,7 +52,7 @@ class FeedSources:
 
     def __post_init__(self) -> None:
         self.sampler = PoolSampler(self.pool, self.metrics)
-        self.supervisor.watch(self._reported)
+        self.supervisor.on_report = self._reported
         self._about = {
             "version": version(),
             "host": os.uname().nodename,
@@ -66,12 +66,7 @@ class FeedSources:
 
     def _reported(self, before: FleetReport, after: FleetReport) -> None:
         for event in process_events(before, after):
-            self.pool.events.note(
-                event.kind,
-                name=event.name,
-                model=event.model,
-                why=event.why,
-            )
+            self.pool.events.note(**asdict(event))
 
     def part(self) -> GatewayPart:
         """Return what this gateway alone knows."""

@@ -49,7 +49,8 @@ class SupervisorLink:
         self._ask = ask
         self._retired = retired
         self._timeout_s = timeout_s
-        self._watch: Callable[[FleetReport, FleetReport], None] = lambda *_: None
+        self.on_report: Callable[[FleetReport, FleetReport], None] = lambda *_: None
+        """Called with the last report and the new one at each report."""
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._asking: set[asyncio.Task[None]] = set()
@@ -77,10 +78,6 @@ class SupervisorLink:
                 future.set_exception(_unreachable())
         for task in self._asking:
             task.cancel()
-
-    def watch(self, changed: Callable[[FleetReport, FleetReport], None]) -> None:
-        """Call this with the last report and the new one at each report."""
-        self._watch = changed
 
     async def order(self, make: Callable[[int], AdminOrder]) -> None:
         """Give an order and wait until it is accepted.
@@ -120,7 +117,7 @@ class SupervisorLink:
                     for process in line.processes
                     if process.model and process.state == "ready"
                 )
-                self._watch(before, line)
+                self.on_report(before, line)
             case Reply():
                 future = self._waiting.get(line.id)
                 if future is not None and not future.done():

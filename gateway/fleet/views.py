@@ -14,7 +14,7 @@ def worker_rows(
     processes = {running.name: running for running in report.processes if running.model}
     rows = {view.name: _connected(view, processes.get(view.name), rates) for view in views}
     for name, process in processes.items():
-        rows.setdefault(name, _away(process))
+        rows.setdefault(name, _connected(_away(process), process, {}))
     for name, row in rows.items():
         host, slash, _ = name.rpartition("/")
         row["host"] = host if slash else own_host if name in processes else ""
@@ -41,19 +41,10 @@ def _connected(
     return row
 
 
-def _away(process: ProcessReport) -> dict[str, Any]:
-    return {
-        "name": process.name,
-        "model": process.model,
-        "state": process.state,
-        "is_supervised": True,
-        "n_slots": 0,
-        "n_busy": 0,
-        "n_waiting": 0,
-        "tokens_per_s": 0.0,
-        "is_ejected": False,
-        **_process(process),
-    }
+def _away(process: ProcessReport) -> WorkerView:
+    return WorkerView(
+        name=process.name, model=process.model, state=process.state, n_slots=0, n_busy=0
+    )
 
 
 def _process(process: ProcessReport | None) -> dict[str, Any]:
