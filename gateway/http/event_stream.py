@@ -121,15 +121,12 @@ class EventStream:
             elif self._sending_since:
                 raise ClientGone
             else:
-                await self._ping()
+                await self.comment(PING)
 
     def _due(self) -> float:
         if self._sending_since:
             return self._sending_since + self._send_timeout_s
         return self._written_at + (self._ping_interval_s or math.inf)
-
-    async def _ping(self) -> None:
-        await self.comment(PING)
 
     async def comment(self, frame: bytes) -> None:
         """Send a comment; raises `ClientGone` if that takes too long."""

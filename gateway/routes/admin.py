@@ -23,7 +23,7 @@ from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import Headers, json_response
 from gateway.http.header_case import spelled_for
 from gateway.http.origin.auth import require_admin
-from gateway.pool.status import Health, ModelState
+from gateway.pool.status import ModelState
 from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
 from protocol.errors import ErrorCode, TaskError, not_started
@@ -71,7 +71,7 @@ class Admin:
     async def readyz(self, request: Request) -> Response:
         """Return whether new work is accepted."""
         health = self._service.health()
-        if _is_ready(health):
+        if health.status in ("ok", _NO_SLOT) and not health.draining:
             return json_response({"status": "ready"})
         status = _DRAINING if health.draining else health.status
         return json_response({"status": status}, 503, _RETRY)
@@ -175,10 +175,6 @@ class Admin:
         started = (b"Process-Start-Time-Unix", str(int(self._started_at)).encode())
         response.raw_headers += spelled_for([started], request.scope)
         return response
-
-
-def _is_ready(health: Health) -> bool:
-    return health.status in ("ok", _NO_SLOT) and not health.draining
 
 
 def _fault(status: str) -> Response:

@@ -125,13 +125,8 @@ def _scope_needed(path: str) -> str:
     return _SCOPE_OF_PATH.get(path, KeyScope.INFER)
 
 
-def has_scope(scope: Scope, name: str) -> bool:
-    """Return whether the client's key has a scope, or the client is an admin."""
-    return name in scope["scopes"] or scope["is_admin"]
-
-
 def _scope_refusal(scope: Scope, name: str) -> RequestRefused | None:
-    if has_scope(scope, name):
+    if name in scope["scopes"] or scope["is_admin"]:
         return None
     message = f"The key '{scope['key']}' lacks the scope '{name}'"
     message = _NEEDS_ADMIN if name == KeyScope.ADMIN else message

@@ -24,7 +24,7 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         key = key_of(scope) if scope["type"] == "http" else None
-        if key is None or not _is_limited(key.limits):
+        if key is None or not (key.limits.requests_per_minute or key.limits.counts_tokens):
             await self._app(scope, receive, send)
             return
 
@@ -43,10 +43,6 @@ class RateLimitMiddleware:
             for what, value in zip(("limit", "remaining", "reset"), values, strict=True):
                 found.append((f"x-ratelimit-{what}-{name}".encode(), value.encode()))
         return found
-
-
-def _is_limited(limits: KeyLimits) -> bool:
-    return bool(limits.requests_per_minute) or limits.counts_tokens
 
 
 def duration(seconds: float) -> str:

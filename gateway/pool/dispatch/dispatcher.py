@@ -91,7 +91,7 @@ class Dispatcher:
     @property
     def n_tasks(self) -> int:
         """Tasks that were not cancelled."""
-        return self.book.n_wanted
+        return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
 
     # ---- requests -----------------------------------------------------------------------------
 

@@ -36,11 +36,6 @@ class TaskBook:
     def __repr__(self) -> str:
         return f"<TaskBook tasks={len(self.tasks)} waiting={len(self.queue)}>"
 
-    @property
-    def n_wanted(self) -> int:
-        """Tasks that were not cancelled."""
-        return sum(task.state is not TaskState.CANCELLED for task in self.tasks.values())
-
     def find(self, key: str, task_key: TaskKey) -> Task | None:
         """Find the task of an attempt if this worker has that very attempt, cancelled or not."""
         task = self.tasks.get(task_key.id)

@@ -115,7 +115,7 @@ class Attempt:
             "why": {
                 "route": self.route or None,
                 "n_expected_cached": self.n_expected,
-                "predicted_s": _seconds(self.predicted_s),
+                "predicted_s": round(self.predicted_s, 4) or None,
                 "n_load": self.n_load,
                 "compared": [
                     {
@@ -141,7 +141,3 @@ class Attempt:
 
 def _since(at: float, base_s: float) -> float | None:
     return round(max(0.0, at - base_s), 4) if at else None
-
-
-def _seconds(value: float) -> float | None:
-    return round(value, 4) if value else None

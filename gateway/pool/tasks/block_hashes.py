@@ -49,7 +49,9 @@ def fingerprint(task: Generate, model: str) -> Prefix:
         return Prefix()
     root = orjson.dumps((model, task.salt, task.params.lora))
     prompt = task.prompt
-    if isinstance(prompt, tuple) and not any(map(_is_text, prompt[:_BLOCK_TOKENS])):
+    if isinstance(prompt, tuple) and not any(
+        isinstance(part, str) for part in prompt[:_BLOCK_TOKENS]
+    ):
         return _hashed(_token_bytes(prompt), _BLOCK_TOKENS * _TOKEN, b"tokens" + root)
     text = _text(task)
     head = text[: _BLOCK_TEXT * MAX_CHAIN_BLOCKS]
@@ -125,10 +127,6 @@ def _named(key: str, value: object) -> str:
 def _infill_text(infill: Infill) -> str:
     files = "".join(f"\0{name}\0{text}" for name, text in infill.extra)
     return f"{files}\0{infill.prefix}\0{infill.suffix}"
-
-
-def _is_text(item: int | str) -> bool:
-    return isinstance(item, str)
 
 
 def _as_text(item: int | str) -> str:
