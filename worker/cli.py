@@ -60,7 +60,7 @@ from worker.supervisor.rollout.rollouts import Rollouts
 from worker.supervisor.runtime_directory import runtime_directory
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Supervisor, SupervisorSettings
-from worker.supervisor.terminal import Console, stderr_console
+from worker.supervisor.terminal import Console
 from worker.worker_command import worker
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def serve(config: Path | None, **values: Any) -> None:
       llamapool serve -m model.gguf -ngl all         all layers on the GPU
       llamapool serve --config pool.toml             several models or workers
     """
-    console = stderr_console(sys.stderr)
+    console = Console(sys.stderr.fileno(), is_terminal=sys.stderr.isatty())
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms
     try:
         descriptors()

@@ -51,8 +51,8 @@ class Listeners:
 
     @property
     def bound_urls(self) -> tuple[str, ...]:
-        """Addresses as they were bound; a wildcard stays one."""
-        return tuple(bound_url(sock, self.config) for sock in self.socks if sock.fileno() >= 0)
+        """Addresses as they were bound; a wildcard stays one, as in `http://0.0.0.0:8080`."""
+        return tuple(_url(sock, self.config, {}) for sock in self.socks if sock.fileno() >= 0)
 
     def close(self) -> None:
         """Listen no longer; idempotent."""
@@ -201,11 +201,6 @@ def _tune(sock: socket.socket) -> None:
 def url_of(sock: socket.socket, config: GatewayConfig) -> str:
     """Return the address that a client of this host can use."""
     return _url(sock, config, _WILDCARDS)
-
-
-def bound_url(sock: socket.socket, config: GatewayConfig) -> str:
-    """Return the address as it was bound: `http://0.0.0.0:8080` for every one of IPv4."""
-    return _url(sock, config, {})
 
 
 def _url(sock: socket.socket, config: GatewayConfig, instead: Mapping[str, str]) -> str:

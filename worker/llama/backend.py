@@ -364,15 +364,11 @@ def _text(value: Any) -> str:
 
 def _chat_template(config: WorkerConfig, model: Any) -> str:
     """Return the template; raises `ConfigError` for one that no gateway would take."""
-    found = config.chat_template or _template(model)
+    found = config.chat_template or _text(lib.llama_model_chat_template(model, None))
     if len(found) > _LONGEST_TEMPLATE:
         have = f"{len(found)} characters, and at most {_LONGEST_TEMPLATE} are possible"
         raise ConfigError(f"the chat template of {config.model} has {have}: --chat-template")
     return found
-
-
-def _template(model: Any) -> str:
-    return _text(lib.llama_model_chat_template(model, None))
 
 
 def _description(model: Any) -> str:

@@ -37,11 +37,9 @@ def parse(text: str, *, origin: str) -> Sections:
             sections.setdefault(section, {})[pair[1]] = pair[2].strip()
         elif not _BLANK.fullmatch(stripped):
             raise ConfigError(f"{origin}:{number}: must be [SECTION], KEY = VALUE or a comment")
-    return {name: pairs for name, pairs in sections.items() if name != UNNAMED or _says(pairs)}
-
-
-def _says(pairs: dict[str, str]) -> bool:
-    return bool(pairs.keys() - {"version"})
+    if not sections.get(UNNAMED, {}).keys() - {"version"}:
+        sections.pop(UNNAMED, None)
+    return sections
 
 
 def canonical(section: str) -> str:

@@ -110,7 +110,8 @@ class ModelDownloads:
         assert self._selector is not None and download.process.stdout is not None
         self._selector.unregister(download.process.stdout)
         code = self._reap(download)
-        self._end(download.model, download.error or _failure(code))
+        failure = f"the download ended with exit code {code}" if code else ""
+        self._end(download.model, download.error or failure)
 
     def _reap(self, download: _Running) -> int:
         """Forget a download; end its process, if it has only closed its output."""
@@ -124,7 +125,3 @@ class ModelDownloads:
         if not error:
             self._fetched()
         self._report(DownloadReport(model=model, has_ended=True, error=error))
-
-
-def _failure(code: int) -> str:
-    return f"the download ended with exit code {code}" if code else ""

@@ -7,7 +7,6 @@ import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 from protocol.process.log_stream import LogStream
 
@@ -83,8 +82,3 @@ def bar_row(bar: Bar, shown: Sequence[Bar], width: int) -> str:
     filled = int(_BAR_WIDTH * min(1.0, bar.fraction))
     row = f"{name} [{'#' * filled}{' ' * (_BAR_WIDTH - filled)}] {bar.fraction:4.0%}"
     return row[: max(width - 1, 0)]
-
-
-def stderr_console(stream: TextIO) -> Console:
-    """Open the console on the descriptor of a text stream."""
-    return Console(stream.fileno(), is_terminal=stream.isatty())

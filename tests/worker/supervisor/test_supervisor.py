@@ -31,10 +31,10 @@ DRIVER = textwrap.dedent(
     from worker.supervisor.control import ControlServer
     from worker.supervisor.orders import Orders
     from worker.supervisor.supervisor import Supervisor, SupervisorSettings
-    from worker.supervisor.terminal import stderr_console
+    from worker.supervisor.terminal import Console
 
     plan = json.loads(sys.argv[1])
-    console = stderr_console(sys.stderr)
+    console = Console(sys.stderr.fileno(), is_terminal=sys.stderr.isatty())
     logs.configure("supervisor", stream=console)
     env = {**os.environ, PARENT_VARIABLE: str(os.getpid())}
     os.makedirs(plan["scratch"], exist_ok=True)

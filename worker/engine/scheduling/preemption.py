@@ -49,7 +49,7 @@ class Preemption:
         return [row for row in rows if row.seq != newest.id]
 
     def resume(self) -> None:
-        """Continue the oldest preempted task if all its tokens fit, or if no other task runs.
+        """Continue the oldest preempted task if all its tokens fit, or if no other task computes.
 
         Not while a suspect (`NanRecovery`) runs: suspects run one at a time.
         """
@@ -60,7 +60,8 @@ class Preemption:
             return
         slot = min(preempted, key=lambda slot: slot.active.order)
         n_free = self._cache.counters.n_kv - self._cache.n_cells + self._cache.n_evictable
-        if n_free >= len(slot.active.reading) + MIN_CHUNK or _all_pause(self._slots):
+        fits = n_free >= len(slot.active.reading) + MIN_CHUNK
+        if fits or all(other.is_paused for other in running(self._slots)):
             slot.active.is_preempted, slot.active.awaits_prefix = False, True
             slot.active.n_recovered = 0
             self._cache.report_prompt(slot)
@@ -83,8 +84,3 @@ class Preemption:
 def running(slots: Sequence[Slot]) -> list[Slot]:
     """Return the slots whose tasks take part in steps."""
     return [slot for slot in slots if (run := slot.run) is not None and not run.is_preempted]
-
-
-def _all_pause(slots: Sequence[Slot]) -> bool:
-    """Return whether no task would compute anything in a step."""
-    return all(slot.is_paused for slot in running(slots))

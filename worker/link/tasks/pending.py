@@ -2,10 +2,8 @@
 
 from collections.abc import KeysView
 
-from protocol.errors import TaskError
 from protocol.wire.messages import Done, Envelope, Finish, TaskKey
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
-from worker.engine.task import failed
 
 ORDERS = (SetLora, SetSystemPrompt)
 """They change the worker for all clients, so a cancel by one client does not stop them."""
@@ -50,10 +48,6 @@ class PendingTasks:
         tasks = list(self._tasks.values())
         self._tasks.clear()
         return tasks
-
-    def fail(self, error: TaskError) -> list[Envelope]:
-        """End all of them."""
-        return [failed(envelope.task, error) for envelope in self.take()]
 
 
 def cancelled(key: TaskKey) -> Envelope:

@@ -158,10 +158,6 @@ class Preparation:
         if self._waiting.pop(connection, None):
             self._hand_out()
 
-    def clear(self) -> None:
-        """Forget all that has not started."""
-        self._waiting.clear()
-
     @property
     def has_results(self) -> bool:
         """A job has ended."""
@@ -214,7 +210,7 @@ class Preparation:
 
     def close(self) -> None:
         """Let the threads end."""
-        self.clear()
+        self._waiting.clear()
         for thread in (*self._idle, *self._running):
             thread.stop_when_done()
         self._idle.clear()

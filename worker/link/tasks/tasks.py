@@ -99,7 +99,7 @@ class Tasks:
 
     def give_up(self, error: TaskError) -> list[Envelope]:
         """Fail the tasks that wait for the model: it cannot be loaded."""
-        return self._pending.fail(error)
+        return [failed(envelope.task, error) for envelope in self._pending.take()]
 
     @property
     def n_pending(self) -> int:

@@ -223,10 +223,6 @@ class MediaReader:
 
     # ---- encoding -----------------------------------------------------------------------------
 
-    @property
-    def _n_cached_bytes(self) -> int:
-        return sum(embedding.nbytes for embedding in self._embeddings.values())
-
     def _encoded(self, piece: MediaPiece) -> Floats:
         known = self._embeddings.get(piece.key)
         if known is not None:
@@ -239,6 +235,7 @@ class MediaReader:
         embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
         check_embedding(embedding)
         self._embeddings[piece.key] = embedding
-        while len(self._embeddings) > 1 and self._n_cached_bytes > _CACHED_BYTES:
-            self._embeddings.popitem(last=False)
+        n_bytes = sum(known.nbytes for known in self._embeddings.values())
+        while len(self._embeddings) > 1 and n_bytes > _CACHED_BYTES:
+            n_bytes -= self._embeddings.popitem(last=False)[1].nbytes
         return embedding

@@ -1,6 +1,6 @@
 """Puts results of tools into the order of their calls, as DeepSeek V4's template expects them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -18,12 +18,8 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
         for message in run:
             ordered.append(message)
             if calls := message.get("tool_calls"):
-                order = _order(calls)
+                order = {str(call["id"]): i for i, call in enumerate(calls) if call.get("id")}
     return ordered
-
-
-def _order(calls: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    return {str(call["id"]): i for i, call in enumerate(calls) if call.get("id")}
 
 
 def _sorted(messages: list[Message], order: Mapping[str, int]) -> list[Message]:

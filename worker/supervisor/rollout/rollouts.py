@@ -125,9 +125,10 @@ class Rollouts:
             path=Path(order.config) if order.config else self._in_force.path,
             options={**self._in_force.options, **order.options},
         )
-        job = partial(self._plan, wanted)
         self._now = now
-        self._planner.begin(job, partial(self._planned, order, answer))
+        self._planner.begin(
+            lambda: (wanted, self._read(wanted)), partial(self._planned, order, answer)
+        )
 
     def reread(self, now: float) -> None:
         """Read the configuration again and change only what has changed, as SIGHUP asks."""
@@ -169,9 +170,6 @@ class Rollouts:
         return "", False
 
     # ---- a rolling change ---------------------------------------------------------------------
-
-    def _plan(self, wanted: ConfigSource) -> tuple[ConfigSource, ReadPool]:
-        return wanted, self._read(wanted)
 
     def _planned(
         self,
