@@ -18,7 +18,6 @@ from gateway.api.llamacpp import completion, infill
 from gateway.api.openai import chat, completions, transcriptions
 from gateway.api.openai.responses import plan as responses
 from gateway.feed.endpoint import PoolEventStream
-from gateway.feed.feed import PoolFeed
 from gateway.fleet.awaited import AwaitWorkersMiddleware
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
@@ -44,11 +43,9 @@ from gateway.keys.ring import KeyRing, open_ring
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.models.leases import ModelLeaseMiddleware
-from gateway.models.manager import ModelManager
 from gateway.openapi.document import document
-from gateway.pool.pool import Pool
+from gateway.parts import GatewayParts
 from gateway.replay.endpoints import StreamEndpoints, StreamReplay
-from gateway.replay.keeping import StreamKeeper
 from gateway.routes.admin import Admin
 from gateway.routes.control import ChatControlEndpoint
 from gateway.routes.generate import GenerationEndpoint
@@ -66,8 +63,6 @@ from gateway.routes.tuning import TuningEndpoints
 from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
-from gateway.siblings.siblings import Siblings
-from gateway.usage.recorder import UsageRecorder
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.version import version
@@ -78,57 +73,37 @@ _Endpoint = Callable[..., Any]
 _Table = Sequence[tuple[str, str, _Endpoint]]
 
 
-def build_app(  # noqa: PLR0913 - everything that the endpoints use comes together here
-    config: GatewayConfig,
-    pool: Pool,
-    metrics: Metrics,
-    models: ModelManager | None = None,
-    supervisor: SupervisorLink | None = None,
-    *,
-    siblings: Siblings | None = None,
-    feed: PoolFeed | None = None,
-    usage: UsageRecorder | None = None,
-    keeper: StreamKeeper | None = None,
-    outermost: Sequence[Middleware] = (),
-) -> ASGIApp:
-    """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read.
-
-    Without `supervisor`, orders to it are refused; without `feed`, `/pool/events` does not exist;
-    without `usage`, no usage is written.
-    """
+def build_app(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:
+    """Build the ASGI application; raises `ConfigError` for a file or a folder it cannot read."""
     service = Service(
         config=config,
-        pool=pool,
+        pool=parts.pool,
         metrics=metrics,
-        models=models,
+        models=parts.models,
         media=MediaLoader(config),
-        siblings=siblings or Siblings(""),
-        keeper=keeper or StreamKeeper(config),
+        siblings=parts.siblings,
+        keeper=parts.keeper,
     )
     pages = open_pages(config)
-    supervisor = supervisor or SupervisorLink("", ask=pool.calls.complete)
-    routes = _all_routes(service, supervisor, feed, usage)
-    middleware = [*outermost, *_middleware(service, supervisor, _public_page(pages, routes))]
-    every = [*routes, *pages.routes()]
-    app = Starlette(routes=every, middleware=middleware, exception_handlers=dict(HANDLERS))
+    routes = _all_routes(service, parts)
+    layers = _middleware(service, parts.supervisor, _public_page(pages, routes))
+    app = Starlette(
+        routes=[*routes, *pages.routes()],
+        middleware=[*parts.outermost, *layers],
+        exception_handlers=dict(HANDLERS),
+    )
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
     return DirectWriteMiddleware(app)
 
 
-def _all_routes(
-    service: Service,
-    supervisor: SupervisorLink,
-    feed: PoolFeed | None,
-    usage: UsageRecorder | None,
-) -> list[Route]:
+def _all_routes(service: Service, parts: GatewayParts) -> list[Route]:
     """Return all routes but those of pages; raises `ConfigError` if an added path is taken."""
-    used = UsageEndpoints(usage, service.siblings)
-    admins = (*_fleet_routes(service, supervisor), *_usage_routes(service, used))
+    used = UsageEndpoints(parts.usage, service.siblings)
+    admins = (*_fleet_routes(service, parts.supervisor), *_usage_routes(service, used))
     routes = [*_api_routes(service), *_replay_routes(service), *admins, *unsupported_routes()]
     routes.append(_strict_route("GET", "/v1/usage", request_response(used.own)))
-    if feed is not None:
-        stream = PoolEventStream(feed, service.config)
-        routes.append(Route("/pool/events", stream, methods=["GET"]))
+    stream = PoolEventStream(parts.feed, service.config)
+    routes.append(Route("/pool/events", stream, methods=["GET"]))
     routes += _configured_routes(service, routes)
     routes.append(_openapi_route(routes, service.config))
     return routes
@@ -281,7 +256,6 @@ def _other_posts(service: Service) -> dict[str, _Endpoint]:
 
 def _replay_routes(service: Service) -> list[Route]:
     """Return the endpoints for kept streams."""
-    assert service.keeper is not None
     service.metrics.kept = service.keeper.sessions.size
     streams = StreamEndpoints(service.keeper.sessions, service.body_limits, service.siblings)
     replay = StreamReplay(service.keeper, service.siblings)

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import uvloop
-from starlette.types import ASGIApp
 
 from gateway.app import build_app
 from gateway.fleet.admin_listener import AdminListener
@@ -94,7 +93,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     parts.pool.request_ids.install()
     siblings = parts.siblings
     counted = HostMetrics(metrics, parts.pool.status, siblings)
-    app = app_of(config, parts, metrics)
+    app = build_app(config, parts, metrics)
     admin = AdminListener(app, config)
     server = HttpServer(app, server_config(config, metrics.connections), listeners.socks)
     duties = _duties(parts, notifier)
@@ -145,22 +144,6 @@ def _duties(parts: GatewayParts, notifier: Notifier) -> list[asyncio.Task[None]]
         give_back_memory(),
     )
     return [asyncio.create_task(work) for work in works]
-
-
-def app_of(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> ASGIApp:
-    """Build the application over these parts; raises `ConfigError`."""
-    return build_app(
-        config,
-        parts.pool,
-        metrics,
-        parts.models,
-        parts.supervisor,
-        siblings=parts.siblings,
-        feed=parts.feed,
-        usage=parts.usage,
-        keeper=parts.keeper,
-        outermost=parts.outermost,
-    )
 
 
 async def _begin(parts: GatewayParts, signals: Signals, notifier: Notifier) -> bool:

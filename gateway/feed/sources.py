@@ -41,9 +41,9 @@ class FeedSources:
     pool: Pool
     metrics: Metrics
     supervisor: SupervisorLink
-    models: ModelManager | None = None
-    siblings: Siblings = field(default_factory=lambda: Siblings(""))
-    has_keys: bool = False
+    models: ModelManager | None
+    siblings: Siblings
+    has_keys: bool
     sampler: PoolSampler = field(init=False)
     _about: Mapping[str, Any] = field(init=False)
     _samples: dict[str, Any] = field(default_factory=dict)

@@ -38,8 +38,8 @@ class SupervisorLink:
         path: str,
         *,
         ask: AskWorker,
-        retired: Callable[[str], None] = lambda _: None,
-        timeout_s: float = 600.0,
+        retired: Callable[[str], None],
+        timeout_s: float,
     ) -> None:
         self.report = FleetReport()
         """The latest report of the supervisor on its processes; empty without a supervisor."""

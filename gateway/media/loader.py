@@ -24,9 +24,8 @@ _NO_HOSTS = "this server fetches nothing (--media-url-allow names hosts that it 
 class MediaLoader:
     """Fetches and reads what the configuration allows; by default nothing."""
 
-    def __init__(self, config: GatewayConfig | None = None) -> None:
+    def __init__(self, config: GatewayConfig) -> None:
         """Read the configuration; raises `ConfigError`."""
-        config = config or GatewayConfig()
         self._max_bytes = config.limits.image_mib << 20
         self._folder = Path(config.media_path) if config.media_path else None
         if self._folder is not None and not is_dir(self._folder):

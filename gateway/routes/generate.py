@@ -65,7 +65,7 @@ class GenerationEndpoint:
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._service.read_body(scope, receive, self._kind)
         handler, keeper = partial(self._generate, body, scope), self._service.keeper
-        if keeper is not None and body.get("stream") is True and keeper.wants(scope):
+        if body.get("stream") is True and keeper.wants(scope):
             await keeper.keep(handler, scope, receive, send)
         else:
             await handler(receive, send)

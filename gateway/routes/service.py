@@ -70,14 +70,14 @@ class Service:
     config: GatewayConfig
     pool: Pool
     metrics: Metrics
-    media: MediaLoader = field(default_factory=MediaLoader)
-    live: LiveChats = field(default_factory=LiveChats)
-    models: ModelManager | None = None
+    models: ModelManager | None
     """Loads and unloads models; None if the models are fixed."""
-    keeper: StreamKeeper | None = None
-    """Keeps the streams that are to be read again; None if there are none."""
-    siblings: Siblings = field(default_factory=lambda: Siblings(""))
+    media: MediaLoader
+    siblings: Siblings
     """The other gateways of this host."""
+    keeper: StreamKeeper
+    """Keeps the streams that are to be read again."""
+    live: LiveChats = field(default_factory=LiveChats)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
     refusals: RefusalPause = field(default_factory=RefusalPause)
     created: int = field(default_factory=lambda: int(time.time()))

@@ -8,11 +8,14 @@ from pathlib import Path
 from starlette.routing import Route
 
 from gateway.app import _api_routes
+from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.page import render
 from gateway.pool.pool import Pool
+from gateway.replay.keeping import StreamKeeper
 from gateway.routes.service import Service
 from gateway.routes.unsupported import unsupported_routes
+from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.config.options.table import OPTIONS, UNUSED
 from protocol.wire.facts import Stats
@@ -103,7 +106,15 @@ def test_every_option_that_is_refused_or_foreign_says_so() -> None:
 def test_every_endpoint_has_a_row() -> None:
     config = GatewayConfig()
     metrics = Metrics()
-    service = Service(config=config, pool=Pool(config, metrics), metrics=metrics)
+    service = Service(
+        config=config,
+        pool=Pool(config, metrics),
+        metrics=metrics,
+        models=None,
+        media=MediaLoader(config),
+        siblings=Siblings(""),
+        keeper=StreamKeeper(config),
+    )
     routes: list[Route] = [*_api_routes(service), *unsupported_routes()]
     served = {
         f"{method} {route.path}"

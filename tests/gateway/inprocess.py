@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 
+from gateway.app import build_app
 from gateway.feed.feed import PoolFeed
 from gateway.http.http_server import HttpServer
 from gateway.metrics.metrics import Metrics
@@ -16,7 +17,7 @@ from gateway.models.manager import ModelManager
 from gateway.parts import parts_of
 from gateway.pool.pool import Pool
 from gateway.replay.keeping import StreamKeeper
-from gateway.server import app_of, server_config
+from gateway.server import server_config
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
 from protocol.process.listening import listen, url_of
@@ -85,7 +86,7 @@ async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     url = url_of(socks[0], config)
     metrics = Metrics()
     parts = parts_of(config, metrics)
-    app = app_of(config, parts, metrics)
+    app = build_app(config, parts, metrics)
     await parts.start()
     server = HttpServer(app, server_config(config, metrics.connections), socks)
     await server.start()

@@ -234,8 +234,7 @@ async def test_the_socket_needs_no_key_and_opens_nothing_else(tmp_path: Path) ->
     )
     async with administered(tmp_path / "", api_prefix="/llama") as (gateway, supervisor):
         parts = parts_of(config, gateway.metrics)
-        supervised = parts.supervisor
-        app = build_app(config, gateway.pool, gateway.metrics, None, supervised)
+        app = build_app(config, parts, gateway.metrics)
         listener = AdminListener(app, config)
         await listener.start()
         transport = httpx.AsyncHTTPTransport(uds=str(path))

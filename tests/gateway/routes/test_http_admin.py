@@ -11,7 +11,7 @@ from starlette.routing import Route
 from gateway.app import build_app
 from gateway.http.origin.auth import AdminOnly
 from gateway.metrics.metrics import Metrics
-from gateway.pool.pool import Pool
+from gateway.parts import parts_of
 from protocol.config.config import GatewayConfig
 from protocol.wire import facts
 from protocol.wire import messages as m
@@ -64,7 +64,7 @@ USES = {
 
 def test_every_endpoint_that_takes_a_body_only_uses_the_server_or_needs_an_admin() -> None:
     config = GatewayConfig()
-    app: Any = build_app(config, Pool(config, Metrics()), Metrics())
+    app: Any = build_app(config, parts_of(config, Metrics()), Metrics())
     while not hasattr(app, "routes"):
         app = app._app
     routes = [route for route in app.routes if isinstance(route, Route)]

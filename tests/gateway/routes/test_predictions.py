@@ -10,7 +10,7 @@ from gateway.app import build_app
 from gateway.cli import gateway_config
 from gateway.http import answer_budget
 from gateway.metrics.metrics import Metrics
-from gateway.pool.pool import Pool
+from gateway.parts import parts_of
 from gateway.routes.predictions import for_vertex, format_of
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
@@ -146,4 +146,4 @@ def test_the_environment_of_vertex_sets_paths_and_port(monkeypatch: pytest.Monke
 def test_a_route_that_is_taken_ends_the_start() -> None:
     config, metrics = GatewayConfig(predict_route="/completion"), Metrics()
     with pytest.raises(ConfigError, match="/completion"):
-        build_app(config, Pool(config, metrics), metrics)
+        build_app(config, parts_of(config, metrics), metrics)
