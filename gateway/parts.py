@@ -13,7 +13,6 @@ from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import FeedSources
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.metrics.metrics import Metrics
-from gateway.models.loaded import LoadedModels
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
 from gateway.pool.workers.slot_map import ExpectedWorker
@@ -41,9 +40,9 @@ class GatewayParts:
     siblings: Siblings
     shared: SharedLimits
     keeper: StreamKeeper
-    usage: UsageRecorder | None = None
+    usage: UsageRecorder | None
     """Writes what requests have cost; None unless there is a folder for it."""
-    tracing: "Tracing | None" = None
+    tracing: "Tracing | None"
     """None unless traces are turned on: its library is imported only then."""
 
     async def start(self, *, joins: bool = False) -> None:
@@ -159,8 +158,5 @@ def _model_manager(config: GatewayConfig, pool: Pool) -> ModelManager | None:
     if not config.control:
         raise ConfigError("models_dir, models_preset: only `llamapool serve` can start models")
     return ModelManager(
-        config.control,
-        models_max=config.models_max,
-        timeout_s=config.timeout_s,
-        loaded=LoadedModels(pool),
+        config.control, pool, models_max=config.models_max, timeout_s=config.timeout_s
     )

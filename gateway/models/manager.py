@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from gateway.api.llamacpp.views import model as shown_model
 from gateway.fleet.channel import Channel
 from gateway.models.downloads import DownloadBook
 from gateway.models.events import ModelEvents
-from gateway.models.loaded import LoadedModels
 from gateway.models.model import ManagedModel
 from gateway.models.state_machine import (
     Action,
@@ -27,6 +27,8 @@ from gateway.models.state_machine import (
     no_room,
 )
 from gateway.models.views import RELOADED, change, listed, removed
+from gateway.pool.pool import Pool
+from gateway.pool.status import ModelState
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading, shutting_down
 from protocol.process.control import (
     CACHE_SOURCE,
@@ -57,18 +59,11 @@ _LOOK_S = 0.02
 class ModelManager:
     """All models that can be loaded, behind `use`, `load` and `unload`."""
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        models_max: int,
-        timeout_s: float,
-        loaded: LoadedModels,
-    ) -> None:
+    def __init__(self, path: str, pool: Pool, *, models_max: int, timeout_s: float) -> None:
         self.states = ModelStates(models_max=models_max)
         self.channel = Channel(path, self._on_line)
         self._timeout_s = timeout_s
-        self._loaded = loaded
+        self._pool = pool
         self._created = int(time.time())
         self._request_ids = itertools.count(1)
         self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
@@ -128,11 +123,11 @@ class ModelManager:
         """
         until = time.monotonic() + _DIAL_S
         while True:
-            try:
-                return self._loaded.card(model.name)
-            except TaskError:
-                if not model.is_running or time.monotonic() > until:
-                    raise
+            card = self._loaded(model.name)
+            if card is not None:
+                return card
+            if not model.is_running or time.monotonic() > until:
+                raise loading()
             await asyncio.sleep(_LOOK_S)
 
     def release(self, model: ManagedModel) -> None:
@@ -250,19 +245,24 @@ class ModelManager:
     def listing(self) -> dict[str, Any]:
         """Return GET /models."""
         data = [
-            listed(
-                model,
-                self._shown(model),
-                self._created,
-                sleeps=self._loaded.sleeps(model.name),
-            )
+            listed(model, self._shown(model), self._created, sleeps=self._sleeps(model.name))
             for model in self.states.models.values()
             if not model.info.is_hidden
         ]
         return {"data": data + self.downloads.listed(self._created), "object": "list"}
 
     def _shown(self, model: ManagedModel) -> Mapping[str, Any]:
-        return self._loaded.shown(model.name) if model.is_running else {}
+        """Return the entry of a loaded model in the list; empty if the pool does not know it."""
+        card = self._loaded(model.name) if model.is_running else None
+        return shown_model(card, self._created) if card is not None else {}
+
+    def _sleeps(self, name: str) -> bool:
+        card = self._loaded(name)
+        return card is not None and self._pool.status.state(name) is ModelState.SLEEPING
+
+    def _loaded(self, name: str) -> ModelCard | None:
+        """Return the card of a model that has a worker here."""
+        return next((card for card in self._pool.status.cards() if card.name == name), None)
 
     # ---- the supervisor -------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class ModelManager:
                 self._perform(self.states.reported(line))
                 model = self.states.models.get(name)
                 if model is None or not model.is_running:
-                    self._loaded.abandon(name)
+                    self._pool.transport.abandon(name)
             case ModelRecall(model=name):
                 self._perform(self.states.recalled(name))
             case ModelKept(model=name, is_kept=is_kept):
@@ -348,10 +348,8 @@ class ModelManager:
         model = self.states.models.get(name)
         if model is None or not self.events.has_listeners:
             return
-        sleeps = self._loaded.sleeps(name)
-        self.events.publish(
-            change(model, self._shown(model), has_started=has_started, sleeps=sleeps)
-        )
+        shown, sleeps = self._shown(model), self._sleeps(name)
+        self.events.publish(change(model, shown, has_started=has_started, sleeps=sleeps))
 
 
 def _too_long(limit_s: float) -> TaskError:

@@ -271,14 +271,11 @@ class ModelStates:
         if info is not None:
             model.info = info
         if model.is_running:
-            return [] if is_same else self._stop_once(model)
+            return [] if is_same or model.is_stopping else self._stop(model)
         if info is None:
             return self._remove(model)
         model.exit_code, model.why = 0, ""
         return []
-
-    def _stop_once(self, model: ManagedModel) -> list[Action]:
-        return [] if model.is_stopping else self._stop(model)
 
     def _remove(self, model: ManagedModel) -> list[Action]:
         del self.models[model.name]

@@ -1,6 +1,6 @@
 """POST …/embeddings and …/rerank: answered by a worker, without a slot."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -49,10 +49,8 @@ class VectorEndpoints:
         return await self._embed(request, write, native=True)
 
     async def _embed(self, request: Request, write: _Writer, *, native: bool) -> Response:
-        def read(body: Mapping[str, Any], card: ModelCard) -> EmbeddingPlan:
-            return plan_embeddings(body, card, native=native)
-
         asked = await self._service.read(request.scope, request.receive, "Embedding")
+        read = partial(plan_embeddings, native=native)
         plan = await asked.in_thread(read, asked.body, asked.card)
         if any(plan.links):
             plan = await guarded(self._filled(plan), disconnected(request.receive))
