@@ -42,6 +42,6 @@ async def report(pool: Pool, notifier: Notifier) -> None:
 def state_of(pool: Pool) -> dict[str, object]:
     """Return the fields that say what the pool does."""
     health, (n_running, n_waiting) = pool.health(), pool.status.in_hand()
-    phase = "draining" if health.draining else "serving"
+    phase = "draining" if health.status == "draining" else "serving"
     text = f"{health.n_workers} workers ready, {n_running} requests running, {n_waiting} waiting"
     return {"STATUS": f"{phase}, {text}", "X_RUNNING": n_running, "X_WAITING": n_waiting}

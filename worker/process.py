@@ -163,7 +163,7 @@ class WorkerProcess:
             case SleepPhase.CLOSING if self._thread.has_ended:
                 self._become(SleepPhase.ASLEEP)
                 self._sleep()
-            case SleepPhase.ASLEEP if self._link.wants_engine:
+            case SleepPhase.ASLEEP if self._link.tasks.n_pending:
                 self._become(SleepPhase.LOADING)
                 self._wake()
         return None

@@ -20,7 +20,7 @@ from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.models.views import state_of as model_state
 from gateway.pool.pool import Pool
-from gateway.pool.status import ModelState
+from gateway.pool.status import NO_WORKER, ModelState
 from gateway.pool.watch.activity import Activity, activity
 from gateway.siblings.siblings import Siblings
 from protocol.process.control import FleetReport
@@ -120,12 +120,11 @@ class FeedSources:
     def _facts(self, parts: Sequence[GatewayPart], silent: Sequence[str]) -> dict[str, Any]:
         """Return the rows about the pool as a whole."""
         health, report = self.pool.health(), self.supervisor.report
-        is_well = self.models is not None and not health.n_workers
-        status = "draining" if health.draining else "ok" if is_well else health.status
+        is_well = self.models is not None and health.status in NO_WORKER
         return {
             "about": self._about,
             "has_supervisor": self.supervisor.is_open,
-            "status": status,
+            "status": "ok" if is_well else health.status,
             "gateways": gateway_rows(report, self._about["pid"]),
             "seen": sorted(part.pid for part in parts),
             "silent": list(silent),

@@ -31,11 +31,6 @@ class WorkerSums:
     """By epoch: accepted draft tokens by their position."""
     n_tokens_max: int = 0
 
-    @property
-    def sums(self) -> dict[str, float]:
-        """Return the sums over all runs."""
-        return _total(self.runs.values())
-
     def note(self, epoch: int, values: tuple[float, ...], accepted: Iterable[int]) -> None:
         """Store the counters of a run; a counter never decreases."""
         before = self.runs.get(epoch)
@@ -107,7 +102,7 @@ class StatsBook:
 
     def sums(self) -> Mapping[tuple[str, str], Mapping[str, float]]:
         """Return the sums by worker and model."""
-        return {key: row.sums for key, row in self._rows.items()}
+        return {key: _total(row.runs.values()) for key, row in self._rows.items()}
 
     def accepted_at(self) -> list[int]:
         """Return the accepted draft tokens of all workers, by position in the draft."""

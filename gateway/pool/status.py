@@ -17,19 +17,21 @@ from gateway.pool.workers.worker import Worker, WorkerState
 from protocol.errors import InvalidRequest, loading
 from protocol.wire.facts import ModelCard, SlotReport
 
+NO_WORKER = ("loading model", "error")
+"""Statuses of a pool in which no worker takes tasks."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """Health of the pool."""
 
     status: str
-    """`ok`, `loading model`, `no slot available` or `error`."""
+    """`ok`, `loading model`, `no slot available`, `error` or `draining`."""
     slots_idle: int
     slots_processing: int
     n_deferred: int
     n_workers: int
     """Workers that take tasks."""
-    draining: bool
 
 
 class ModelState(StrEnum):
@@ -52,7 +54,9 @@ class PoolStatus:
         workers = self._dispatcher.workers.values()
         ready = [worker for worker in workers if worker.is_ready]
         idle = sum(worker.n_free for worker in ready)
-        if not ready:
+        if self._dispatcher.draining:
+            status = "draining"
+        elif not ready:
             status = "error" if given_up and not workers else "loading model"
         else:
             status = "ok" if idle else "no slot available"
@@ -62,7 +66,6 @@ class PoolStatus:
             slots_processing=sum(worker.n_busy for worker in workers),
             n_deferred=sum(self.queue_depths().values()),
             n_workers=len(ready),
-            draining=self._dispatcher.draining,
         )
 
     def workers(self) -> tuple[WorkerView, ...]:

@@ -28,14 +28,13 @@ from gateway.routes.service import Service, may_use
 from gateway.siblings.host_metrics import HostMetrics
 from protocol.errors import ErrorCode, TaskError, not_started
 
-_DRAINING = "draining"
 _NO_SLOT = "no slot available"
 _RETRY: Headers = {"Retry-After": "1"}
 
 _FAULTS: dict[str, tuple[int, str, str]] = {
     "loading model": (503, "Loading model", "unavailable_error"),
     "error": (500, "Model failed to load", "server_error"),
-    _DRAINING: (503, "The server is shutting down", "unavailable_error"),
+    "draining": (503, "The server is shutting down", "unavailable_error"),
 }
 
 
@@ -50,18 +49,17 @@ class Admin:
     async def health(self, request: Request) -> Response:
         """Return the status with the slot counts of 2023 and 2024; the codes are llama-server's."""
         health = self._service.health()
-        status = _DRAINING if health.draining else health.status
-        if status in _FAULTS:
-            return _fault(status)
+        if health.status in _FAULTS:
+            return _fault(health.status)
         shown: dict[str, Any] = {
-            "status": status,
+            "status": health.status,
             "slots_idle": health.slots_idle,
             "slots_processing": health.slots_processing,
         }
         if "include_slots" in request.query_params and self._service.config.slots:
             rows = await self._slots(request.scope, None, legacy=False)
             shown["slots"] = [without_texts(row) for row in rows]
-        is_full = status == _NO_SLOT and "fail_on_no_slot" in request.query_params
+        is_full = health.status == _NO_SLOT and "fail_on_no_slot" in request.query_params
         return json_response(shown, 503 if is_full else 200, _RETRY if is_full else None)
 
     async def livez(self, request: Request) -> Response:
@@ -70,10 +68,9 @@ class Admin:
 
     async def readyz(self, request: Request) -> Response:
         """Return whether new work is accepted."""
-        health = self._service.health()
-        if health.status in ("ok", _NO_SLOT) and not health.draining:
+        status = self._service.health().status
+        if status in ("ok", _NO_SLOT):
             return json_response({"status": "ready"})
-        status = _DRAINING if health.draining else health.status
         return json_response({"status": status}, 503, _RETRY)
 
     async def props(self, request: Request) -> Response:

@@ -35,7 +35,7 @@ from gateway.models.leases import MODEL_LEASES
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.pool import Pool
-from gateway.pool.status import Health
+from gateway.pool.status import NO_WORKER, Health
 from gateway.pool.tasks.live_chats import LiveChats
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
@@ -176,7 +176,7 @@ class Service:
     def health(self) -> Health:
         """Return the pool's health; a pool that loads models on demand is `ok` without workers."""
         health = self.pool.health()
-        is_well = self.models is not None and not health.n_workers
+        is_well = self.models is not None and health.status in NO_WORKER
         return replace(health, status="ok") if is_well else health
 
     def ready_cards(self) -> tuple[ModelCard, ...]:

@@ -74,10 +74,6 @@ class PoolShape:
         keys = {"name": FAR, **usual, **self.worker, "connect": [f"ipc://{_GATE}"]}
         return replace(self, gated=_GATE, more=f"{self.more}[[worker]]\n{_table(keys)}")
 
-    def environment(self, folder: Path) -> dict[str, str]:
-        """Return what is added to the environment."""
-        return {k: v.replace("{folder}", str(folder)) for k, v in self.env.items()}
-
     @property
     def traffic(self) -> TrafficShape:
         """What its clients ask for."""
@@ -165,7 +161,8 @@ async def pool_under_load(
         config = shape.config(folder)
         for placeholder, port in ports.items():
             config = config.replace(placeholder, str(port))
-        pool = SoakPool(folder, config, shape.environment(folder))
+        env = {name: text.replace("{folder}", str(folder)) for name, text in shape.env.items()}
+        pool = SoakPool(folder, config, env)
         try:
             await pool.start()
             requests, answers = await expected.of(pool, traffic or shape.traffic)

@@ -118,11 +118,6 @@ class Link:
         self._engine = None
         self._send_heartbeat()
 
-    @property
-    def wants_engine(self) -> bool:
-        """A task waits for the model."""
-        return self.tasks.n_pending > 0
-
     def give_up(self, error: TaskError) -> None:
         """Fail the tasks that wait for the model, because it cannot be loaded."""
         self._outbound.send(self.tasks.give_up(error))

@@ -29,7 +29,7 @@ from protocol.process.control import (
 from worker.models.catalog import Catalog, CatalogEntry
 from worker.supervisor.children import launch
 from worker.supervisor.children.children import Children
-from worker.supervisor.children.managed_child import ChildState, ManagedChild
+from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.control import ControlPeer, ControlServer
 from worker.supervisor.downloads import ModelDownloads
@@ -64,7 +64,7 @@ class OnDemand:
         self._recalls: ModelRecalls[ControlPeer] = ModelRecalls(control)
         self._control = control
         self._folder = folder
-        self._watches: list[ChildWatch] = []
+        self._children: Children
         self._downloads = ModelDownloads(control.report, self._reread, self._download)
         self._n_started = 0
         self._loaded: dict[str, CatalogEntry] = {}
@@ -81,7 +81,7 @@ class OnDemand:
 
     def open(self, children: Children, now: float) -> None:
         """Load the models with `load-on-startup`."""
-        self._watches = children.watches
+        self._children = children
         self._downloads.open(children.selector)
         for entry in self._catalog.entries.values():
             if entry.load_on_startup:
@@ -122,7 +122,7 @@ class OnDemand:
         entry = self._catalog.entries.get(model)
         if entry is None:
             self._refuse(model, "it is not there any more")
-        elif self._has_process(model):
+        elif self._of(model):
             logger.warning(
                 "model is running already",
                 extra={"model": model, "action": "the order is ignored"},
@@ -137,7 +137,7 @@ class OnDemand:
         """Whether the maximum number of models is loaded; each gateway gives its own orders."""
         running = {
             watch.child.launch.model
-            for watch in self._ours()
+            for watch in self._children.workers
             if self._report(watch).phase is not Phase.GONE
         }
         return 0 < self._models_max <= len(running)
@@ -153,7 +153,7 @@ class OnDemand:
 
     def report_changes(self) -> None:
         """Report changed states, and remove the watches of ended processes."""
-        for watch in list(self._ours()):
+        for watch in self._children.workers:
             report = self._report(watch)
             if self._has_changed(report):
                 self._reported[report.worker] = report
@@ -162,7 +162,7 @@ class OnDemand:
                 self._failed[report.model] = report
             if report.phase is Phase.GONE:
                 del self._reported[report.worker]
-                self._watches.remove(watch)
+                self._children.watches.remove(watch)
 
     def _has_changed(self, report: WorkerReport) -> bool:
         last = self._reported.get(report.worker)
@@ -223,7 +223,7 @@ class OnDemand:
             self._control.report(Listed(models=self._infos()))
             return
         try:
-            if self._has_process(model):
+            if self._of(model):
                 raise ConfigError("the model is running")
             self._catalog.delete(model)
             logger.info("model deleted", extra={"model": model})
@@ -254,9 +254,8 @@ class OnDemand:
             self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
             return
         logger.info("loading", extra={"model": entry.info.name, "n_workers": len(entry.workers)})
-        for index, worker in enumerate(launch.workers(entry.workers, path, os.environ)):
-            socket = self._folder / f"notify-{self._n_started}-{index}.sock"
-            self._watches.append(ChildWatch(ManagedChild(worker, socket), due_at=now))
+        for worker in launch.workers(entry.workers, path, os.environ):
+            self._children.add(worker, due_at=now)
 
     def _unload(self, model: str, now: float) -> None:
         if self._downloads.cancel(model):
@@ -271,11 +270,5 @@ class OnDemand:
                 watch.leaves_by = now + grace_s
                 watch.leave()
 
-    def _ours(self) -> Iterator[ChildWatch]:
-        return (watch for watch in self._watches if not watch.child.launch.is_gateway)
-
-    def _of(self, model: str) -> Iterator[ChildWatch]:
-        return (watch for watch in self._ours() if watch.child.launch.model == model)
-
-    def _has_process(self, model: str) -> bool:
-        return next(self._of(model), None) is not None
+    def _of(self, model: str) -> list[ChildWatch]:
+        return [watch for watch in self._children.workers if watch.child.launch.model == model]

@@ -43,12 +43,11 @@ class FleetEndpoints:
     async def status(self, request: Request) -> Response:
         """Return everything that `llamapool status` shows."""
         pool, report = self._service.pool, self._supervisor.report
-        health = self._service.health()
         return json_response(
             {
                 "version": version(),
                 "host": os.uname().nodename,
-                "status": "draining" if health.draining else health.status,
+                "status": self._service.health().status,
                 "workers": self._workers(),
                 "gateways": gateway_rows(report, os.getpid()),
                 "queue": dict(pool.status.queue_depths()),

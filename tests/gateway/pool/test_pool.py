@@ -177,7 +177,7 @@ async def test_drained_waits_for_what_runs(rig: Rig) -> None:
         await fake.step(4)
         assert await text_of(stream) == "a b"
         await drained
-        assert rig.pool.health().draining
+        assert rig.pool.health().status == "draining"
 
 
 async def test_a_replaced_gateway_refuses_at_once_what_none_of_its_workers_can_do(rig: Rig) -> None:

@@ -1,8 +1,6 @@
 """Models that are loaded by order: what a gateway hears when it connects."""
 
-import selectors
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +8,8 @@ import pytest
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.process.control import Listed, Phase, WorkerReport
 from worker.models.catalog import open_catalog
+from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState
-from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.on_demand import OnDemand
 
 PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
@@ -38,11 +36,12 @@ def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
     config = PoolConfig(gateway=GatewayConfig(models_preset=str(tmp_path / "models.ini")))
     control: Any = Control()
     on_demand = OnDemand(open_catalog(config, {}), control, tmp_path, models_max=0)
-    watches: list[ChildWatch] = []
-    with selectors.DefaultSelector() as selector:
-        children: Any = SimpleNamespace(watches=watches, selector=selector)
+    unused: Any = None
+    children = Children((), tmp_path, unused, unused, unused)
+    with children.selector:
         on_demand.open(children, 0.0)
-    watches[0].child.state, watches[0].exit_code = ChildState.GIVEN_UP, 78
+    (watch,) = children.watches
+    watch.child.state, watch.exit_code = ChildState.GIVEN_UP, 78
     on_demand.report_changes()
     (report,) = greeted(on_demand)
     assert (report.model, report.phase, report.exit_code) == ("m", Phase.GONE, 78)
