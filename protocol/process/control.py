@@ -15,6 +15,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any
 
+from protocol.config.rollout_config import GoldenConfig
+
 SUCCESSOR_VARIABLE = "LLAMAPOOL_SUCCESSOR"
 """Environment variable of a gateway that takes over from a running one (`gateway.succession`)."""
 
@@ -187,15 +189,6 @@ class WorkerOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Golden:
-    """A prompt whose greedy answer a new worker must give."""
-
-    prompt: str
-    answer: str | None = None
-    """What the answer begins with; None: what the old worker answers, if it must be the same."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutOrder:
     """Replace the workers, one at a time; answered by `Reply` once it has started."""
 
@@ -204,7 +197,7 @@ class RolloutOrder:
     """Path of the configuration file; empty: the one that was read last."""
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Options that take precedence over the file: `worker.n_ctx` to its value."""
-    golden: tuple[Golden, ...] = ()
+    golden: tuple[GoldenConfig, ...] = ()
     """Besides those of the configuration."""
     only_changed: bool = False
     """Leave the workers alone whose configuration and files are as they were."""

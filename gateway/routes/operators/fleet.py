@@ -15,11 +15,11 @@ from gateway.fleet.views import gateway_rows, worker_rows
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused, json_response, success_response
 from gateway.routes.service import Service
+from protocol.config.rollout_config import GoldenConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.control import (
     AbortOrder,
     AdminOrder,
-    Golden,
     RolloutOrder,
     WorkerOrder,
     WorkerVerb,
@@ -138,7 +138,7 @@ def _rollout(body: dict[str, Any]) -> RolloutOrder:
     )
 
 
-def _golden(value: Any, index: int) -> Golden:
+def _golden(value: Any, index: int) -> GoldenConfig:
     path = f"golden[{index}]"
     if not isinstance(value, dict) or not isinstance(value.get("prompt"), str):
         raise InvalidRequest(f"Field '{path}.prompt': must be a string", param=f"{path}.prompt")
@@ -148,4 +148,4 @@ def _golden(value: Any, index: int) -> Golden:
     answer = value.get("answer")
     if answer is not None and not isinstance(answer, str):
         raise InvalidRequest(f"Field '{path}.answer': must be a string", param=f"{path}.answer")
-    return Golden(prompt=value["prompt"], answer=answer)
+    return GoldenConfig(prompt=value["prompt"], answer=answer)

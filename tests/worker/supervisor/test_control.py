@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from protocol.config.rollout_config import GoldenConfig
 from protocol.errors import ConfigError
 from protocol.process.control import (
     ControlError,
     FleetReport,
-    Golden,
     Line,
     Listed,
     ModelInfo,
@@ -53,7 +53,7 @@ GREETING = Listed(
             id=2,
             config="/a.toml",
             options={"worker.n_ctx": 5, "worker.lora": ["a", "b"]},
-            golden=(Golden(prompt="x"), Golden(prompt="y", answer="z\n")),
+            golden=(GoldenConfig(prompt="x"), GoldenConfig(prompt="y", answer="z\n")),
         ),
         FleetReport(
             processes=(ProcessReport(name="a-1", model="a", state="ready", retry_s=1),),

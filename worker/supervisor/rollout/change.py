@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from protocol.process.control import Golden
+from protocol.config.rollout_config import GoldenConfig
 
 
 class ProcessState(Enum):
@@ -51,7 +51,7 @@ class RolloutLimits:
     """Maximum time until a new worker is ready."""
     probation_s: float = 5.0
     """How long a new worker must serve clients before the next one is replaced."""
-    golden: tuple[Golden, ...] = ()
+    golden: tuple[GoldenConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

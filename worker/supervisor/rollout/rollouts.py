@@ -11,7 +11,6 @@ from protocol.errors import ConfigError
 from protocol.process.control import (
     AbortOrder,
     Answered,
-    Golden,
     Line,
     Reply,
     RolloutOrder,
@@ -207,10 +206,7 @@ class Rollouts:
         self._read_later(self._now)
 
     def _start(self, config: RolloutConfig, order: RolloutOrder, found: list[Change]) -> None:
-        golden = tuple(
-            Golden(prompt=question.prompt, answer=question.answer) for question in config.golden
-        )
-        golden += order.golden
+        golden = (*config.golden, *order.golden)
         fleet = self._fleet
         fleet.surge = config.surge if order.surge == "auto" else order.surge
         fleet.drain_timeout_s = self._pool.gateway.drain_timeout_s

@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.process.control import Golden, RolloutState
+from protocol.config.rollout_config import GoldenConfig
+from protocol.process.control import RolloutState
 from tests.worker.supervisor.rollout.fleets import PretendedFleet, rollout
 from worker.supervisor.rollout.change import Change, ProcessState, RolloutLimits
 from worker.supervisor.rollout.machine import Rollout
 
-GIVEN = RolloutLimits(golden=(Golden(prompt="2+2=", answer="ye"),))
-COMPARED = RolloutLimits(golden=(Golden(prompt="2+2="),))
+GIVEN = RolloutLimits(golden=(GoldenConfig(prompt="2+2=", answer="ye"),))
+COMPARED = RolloutLimits(golden=(GoldenConfig(prompt="2+2="),))
 
 
 def has_failed(change: Rollout) -> bool:
