@@ -31,8 +31,6 @@ from protocol.errors import TaskError
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT = LimitsConfig()
-_NO_PROXIES = TrustedProxies()
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 """Visible ASCII: it goes into headers and log lines."""
 _PAGES = "/ui/"
@@ -83,15 +81,15 @@ class AccessMiddleware:
         self,
         app: ASGIApp,
         metrics: Metrics,
-        limits: LimitsConfig = _DEFAULT,
-        proxies: TrustedProxies = _NO_PROXIES,
-        requests: RequestBook | None = None,
+        limits: LimitsConfig,
+        proxies: TrustedProxies,
+        requests: RequestBook,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._limits = limits
         self._proxies = proxies
-        self._requests = RequestBook() if requests is None else requests
+        self._requests = requests
         self._bounds = bounds_of(None, limits)
         self._budget = ByteBudget(limits.bodies_mib * MIB)
 

@@ -26,11 +26,6 @@ _PARTS = (
 )
 
 
-def render(metrics: Metrics, view: PoolView) -> bytes:
-    """Write the whole text at once."""
-    return "".join(pieces(metrics, view)).encode()
-
-
 def pieces(metrics: Metrics, view: PoolView) -> Iterator[str]:
     """Write the text family by family; one part that raises is left out, logged and counted.
 

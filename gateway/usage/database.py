@@ -9,7 +9,7 @@ import contextlib
 import errno
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -112,8 +112,10 @@ class UsageDatabase:
 
     def _take_chunk(self, path: Path) -> bool:
         """Take in some lines; return whether there may be more."""
-        assert self._connection is not None
-        with _transaction(self._connection) as connection:
+        connection = self._connection
+        assert connection is not None
+        connection.execute("BEGIN IMMEDIATE")
+        with connection:
             row = connection.execute(
                 "SELECT n_bytes FROM files WHERE name = ?", (path.name,)
             ).fetchone()
@@ -169,17 +171,6 @@ def will_pass(error: Exception) -> bool:
 def counts(tokens: Tokens) -> tuple[int, ...]:
     """Return the counts in the order of `COUNTS`."""
     return tuple(getattr(tokens, name) for name in COUNTS)
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield connection
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def ask(

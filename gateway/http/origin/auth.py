@@ -38,15 +38,12 @@ _NEEDS_OWN_PAGE = "A page of another site may not do this: name its origin with 
 class AuthRules(NamedTuple):
     """Configuration of keys and pages."""
 
-    isolation: str = ""
+    isolation: str
     """`cache_isolation`."""
-    origins: Sequence[str] = ()
+    origins: Sequence[str]
     """Origins whose pages may do what this server's own pages may."""
-    public: frozenset[str] = PUBLIC_PATHS
-    is_page: Callable[[str], bool] = lambda _: False
-
-
-_NO_RULES = AuthRules()
+    public: frozenset[str]
+    is_page: Callable[[str], bool]
 
 
 class AuthMiddleware:
@@ -58,7 +55,7 @@ class AuthMiddleware:
     no key opens. The record of the request, if there is one, gets key and tenant.
     """
 
-    def __init__(self, app: ASGIApp, ring: KeyRing, rules: AuthRules = _NO_RULES) -> None:
+    def __init__(self, app: ASGIApp, ring: KeyRing, rules: AuthRules) -> None:
         self._app = app
         self._ring = ring
         self._rules = rules

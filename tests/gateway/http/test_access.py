@@ -3,15 +3,22 @@
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.http.access import AccessMiddleware
+from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
+from gateway.pool.requests.book import RequestBook
+from protocol.config.limits import LimitsConfig
 from tests.gateway.http.test_sse import Sink
 
 
 def _scope(kind: str = "http") -> dict[str, Any]:
     return {"type": kind, "method": "GET", "path": "/x", "headers": [], "client": None}
+
+
+def _outermost(app: ASGIApp, metrics: Metrics) -> AccessMiddleware:
+    return AccessMiddleware(app, metrics, LimitsConfig(), TrustedProxies(), RequestBook())
 
 
 async def _nothing() -> Message:
@@ -25,7 +32,7 @@ async def test_a_fault_of_ours_is_a_500_without_its_text(
         raise RuntimeError("secret")
 
     sink, metrics = Sink(), Metrics()
-    await AccessMiddleware(broken, metrics)(_scope(), _nothing, sink)
+    await _outermost(broken, metrics)(_scope(), _nothing, sink)
     assert sink.messages[0]["status"] == 500
     assert b"secret" not in sink.body and b"server_error" in sink.body
     assert "secret" in caplog.text
@@ -38,7 +45,7 @@ async def test_a_fault_after_the_first_byte_leaves_the_body_broken() -> None:
         raise RuntimeError("secret")
 
     sink = Sink()
-    await AccessMiddleware(broken, Metrics())(_scope(), _nothing, sink)
+    await _outermost(broken, Metrics())(_scope(), _nothing, sink)
     assert [message["type"] for message in sink.messages] == ["http.response.start"]
 
 
@@ -47,7 +54,7 @@ async def test_websockets_are_closed() -> None:
         raise AssertionError("not for us")
 
     sink = Sink()
-    await AccessMiddleware(unreached, Metrics())(_scope("websocket"), _nothing, sink)
+    await _outermost(unreached, Metrics())(_scope("websocket"), _nothing, sink)
     assert sink.messages == [{"type": "websocket.close", "code": 1008, "reason": ""}]
 
 
@@ -57,7 +64,7 @@ async def test_the_lifespan_passes() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         seen.append(scope["type"])
 
-    await AccessMiddleware(app, Metrics())(_scope("lifespan"), _nothing, Sink())
+    await _outermost(app, Metrics())(_scope("lifespan"), _nothing, Sink())
     assert seen == ["lifespan"]
 
 
@@ -78,7 +85,7 @@ async def test_a_request_that_is_framed_in_two_ways_ends_its_connection(
     """What follows on the connection is a second request only by one of two readings."""
     sink = Sink()
     scope = {**_scope(), "http_version": version, "headers": headers}
-    await AccessMiddleware(_never, Metrics())(scope, _nothing, sink)
+    await _outermost(_never, Metrics())(scope, _nothing, sink)
     assert sink.messages[0]["status"] == 400
     assert ((b"connection", b"close") in sink.messages[0]["headers"]) is closes
 
@@ -88,7 +95,7 @@ async def test_a_request_says_once_who_asks(name: bytes) -> None:
     """A proxy may check the first of two headers."""
     sink = Sink()
     headers = [(name, b"a"), (b"accept", b"*/*"), (name, b"b")]
-    await AccessMiddleware(_never, Metrics())({**_scope(), "headers": headers}, _nothing, sink)
+    await _outermost(_never, Metrics())({**_scope(), "headers": headers}, _nothing, sink)
     assert sink.messages[0]["status"] == 400
     assert name in sink.messages[1]["body"]
 

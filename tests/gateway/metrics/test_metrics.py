@@ -14,7 +14,7 @@ from gateway.metrics.counters import Histogram
 from gateway.metrics.ended_task import EndedTask
 from gateway.metrics.families.rows import MAX_DEPARTED, gauge
 from gateway.metrics.metrics import Metrics
-from gateway.metrics.page import render
+from gateway.metrics.page import pieces
 from gateway.metrics.stats_book import StatsBook
 from gateway.metrics.view import WorkerView
 from protocol.wire.facts import Stats
@@ -121,18 +121,18 @@ def samples(gateway_metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float
     """Every sample by its name and the values of its labels in the order of their names."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(render(gateway_metrics, Pool()).decode())
+        for family in text_string_to_metric_families("".join(pieces(gateway_metrics, Pool())))
         for sample in family.samples
     }
 
 
 def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
-    assert render(metrics(), Pool()).decode().startswith(LLAMACPP)
+    assert "".join(pieces(metrics(), Pool())).startswith(LLAMACPP)
 
 
 def test_throughput_covers_the_time_since_the_last_scrape() -> None:
     gateway_metrics = metrics()
-    render(gateway_metrics, Pool())
+    "".join(pieces(gateway_metrics, Pool()))
     gateway_metrics.record_stats(
         "a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0)
     )
@@ -207,7 +207,7 @@ def test_guesses_are_counted_over_workers_and_positions() -> None:
 
 
 def test_positions_are_not_shown_until_somebody_guessed() -> None:
-    assert b"per_pos" not in render(metrics(), Pool())
+    assert "per_pos" not in "".join(pieces(metrics(), Pool()))
 
 
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
@@ -310,7 +310,7 @@ def test_every_metric_is_on_its_page() -> None:
     metrics = Metrics()
     metrics.record_stats("w", "m", 1, Stats(accepted_at=(1,), n_drafts=1))
     page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
-    text = render(metrics, _NoWorkers()).decode()
+    text = "".join(pieces(metrics, _NoWorkers()))
     families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
     named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:|vllm:)\w+)`", page, re.MULTILINE))
     assert named == families

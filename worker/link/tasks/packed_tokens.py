@@ -63,13 +63,6 @@ class PackedTokens:
         return texts
 
 
-def no_pieces(saved: Sequence[bytes]) -> Sequence[MediaPiece]:
-    """Open pieces where there can be none."""
-    if saved:
-        raise ValueError("no pieces were expected")
-    return ()
-
-
 def pack(tokens: Sequence[int], media: Media) -> bytes:
     """Wrap the tokens of a slot."""
     rows = [max(token, _NULL) for token in tokens]

@@ -16,7 +16,6 @@ import json
 import os
 import stat
 import struct
-import sys
 import tempfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,6 @@ from worker.link.tasks.packed_tokens import (
     OpenPieces,
     PackedTokens,
     SlotFileMismatch,
-    no_pieces,
     pack,
     read_packed,
 )
@@ -197,9 +195,9 @@ class SlotLimits:
 
     n_ctx: int
     n_vocab: int
-    n_bytes: int = sys.maxsize
+    n_bytes: int
     """Of the file, which is read into memory whole."""
-    open_pieces: OpenPieces = no_pieces
+    open_pieces: OpenPieces
 
 
 def read(path: Path, stamp: StateStamp, limits: SlotLimits, salt: str = "") -> SavedSlot:

@@ -24,7 +24,14 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.wire.sampling import SamplingParams
 from worker.engine.backend import BatchRow
-from worker.llama.sampling.chain import Chain, has_dry, has_penalties, is_greedy, order
+from worker.llama.sampling.chain import (
+    Chain,
+    has_dry,
+    has_penalties,
+    has_xtc,
+    is_greedy,
+    order,
+)
 from worker.llama.sampling.sampler import LlamaSampler
 from worker.llama.vocabulary import LlamaVocabulary
 from worker.speculation.kinds import longest_draft
@@ -60,7 +67,7 @@ _IS_ON: dict[str, Callable[[SamplingParams], bool]] = {
     "typ_p": lambda p: p.typical_p < 1,
     "top_p": lambda p: p.top_p < 1,
     "min_p": lambda p: p.min_p > 0,
-    "xtc": lambda p: p.xtc_probability > 0 and p.xtc_threshold <= 0.5,
+    "xtc": has_xtc,
     "temperature": lambda p: p.temperature != 1 or p.dynatemp_range > 0,
     "tfs_z": lambda p: p.tfs_z < 1,
 }

@@ -45,7 +45,7 @@ class Mirostat(Stage):
 
     @property
     def state(self) -> tuple[float, float, float]:
-        """DiscreteDistribution so far, and mu."""
+        """Draws so far, and mu."""
         return float(self._draws.n), self._mu, 0.0
 
     def restore(self, n_draws: int, mu: float, _unused: float) -> None:
@@ -86,7 +86,7 @@ class AdaptiveP(Stage):
 
     @property
     def state(self) -> tuple[float, float, float]:
-        """DiscreteDistribution so far, and the two sums of the mean."""
+        """Draws so far, and the two sums of the mean."""
         return float(self._draws.n), self._sum, self._weight
 
     def restore(self, n_draws: int, total: float, weight: float) -> None:
@@ -134,7 +134,7 @@ class Xtc(Stage):
     def __init__(self, sampler: Any) -> None:
         self._sampler = sampler
         self.n = 0
-        """DiscreteDistribution so far."""
+        """Draws so far."""
 
     def skip(self, n: int) -> None:
         """Draw `n` numbers and drop them."""

@@ -16,7 +16,7 @@ from worker.link.tasks.packed_tokens import SlotFileMismatch
 from worker.link.tasks.slot_files import MAGIC, SavedSlot, SlotLimits, StateStamp, note_path
 
 STAMP = StateStamp(version=3, facts={"model": "m", "build": "b"})
-LIMITS = SlotLimits(n_ctx=100, n_vocab=50)
+LIMITS = SlotLimits(n_ctx=100, n_vocab=50, n_bytes=1 << 30, open_pieces=lambda _: ())
 SAVED = SavedSlot([1, 2, 3], b"state of three tokens", (0.5,))
 
 
@@ -140,7 +140,7 @@ def test_a_file_beyond_memory_is_refused_before_it_is_read(path: Path) -> None:
     slot_files.write(path, SAVED, STAMP)
     with path.open("r+b") as file:
         file.truncate(50 << 30)
-    limits = SlotLimits(n_ctx=100, n_vocab=50, n_bytes=8 << 20)
+    limits = replace(LIMITS, n_bytes=8 << 20)
     with pytest.raises(
         SlotFileMismatch, match="the file has 51200 MiB, and there is memory for 8 MiB"
     ):
@@ -162,8 +162,8 @@ def test_a_power_cut_between_file_and_note_is_noticed(path: Path) -> None:
         (StateStamp(version=4, facts=STAMP.facts), LIMITS, "version 3"),
         (StateStamp(version=3, facts={"model": "x", "build": "b"}), LIMITS, "another model$"),
         (StateStamp(version=3, facts={"model": "m"}), LIMITS, "another build$"),
-        (STAMP, SlotLimits(n_ctx=2, n_vocab=50), "does not fit in the slot context"),
-        (STAMP, SlotLimits(n_ctx=100, n_vocab=3), "Invalid tokens"),
+        (STAMP, replace(LIMITS, n_ctx=2), "does not fit in the slot context"),
+        (STAMP, replace(LIMITS, n_vocab=3), "Invalid tokens"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(
