@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -57,8 +57,6 @@ class FieldSpec:
 def param(default: Any, doc: str, *aliases: str, **spec: Any) -> Any:
     """Declare a dataclass field with its `FieldSpec`."""
     metadata = {"spec": FieldSpec(doc=doc, aliases=aliases, **spec)}
-    if isinstance(default, list | dict):
-        return field(default_factory=lambda: type(default)(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
@@ -78,16 +76,10 @@ def describe(cls: Hashable) -> tuple[FieldRow, ...]:
     assert isinstance(cls, type) and is_dataclass(cls)
     hints = typing.get_type_hints(cls)
     return tuple(
-        FieldRow(f.name, hints[f.name], _default(f), f.metadata["spec"])
+        FieldRow(f.name, hints[f.name], f.default, f.metadata["spec"])
         for f in fields(cls)
         if "spec" in f.metadata
     )
-
-
-def _default(f: "Field[Any]") -> Any:
-    if f.default is not MISSING:
-        return f.default
-    return f.default_factory() if f.default_factory is not MISSING else MISSING
 
 
 def shape_of(row: FieldRow) -> FieldShape:

@@ -5,9 +5,10 @@ from typing import Any
 
 from worker.grammar import nodes as n
 from worker.grammar.json_schema.builder import GrammarBuilder
-from worker.grammar.json_schema.literals import literal, until
+from worker.grammar.json_schema.literals import until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import TypeReader, parameters, refusing, target, texts
+from worker.grammar.rules import literal
 from worker.output.formats.tool_format import Nested
 
 _MAX_DEPTH = 8

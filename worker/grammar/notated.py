@@ -12,10 +12,10 @@ from typing import Any
 from worker.grammar import nodes as n
 from worker.grammar.any_order import in_any_order
 from worker.grammar.json_schema.builder import GrammarBuilder
-from worker.grammar.json_schema.literals import literal, until
+from worker.grammar.json_schema.literals import until
 from worker.grammar.limits import MAX_NODES, SchemaError
 from worker.grammar.parameters import parameters, refusing, target
-from worker.grammar.rules import repetition
+from worker.grammar.rules import literal, repetition
 from worker.output.formats.tool_format import Notation
 
 _ANY = "any-value"

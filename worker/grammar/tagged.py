@@ -6,8 +6,9 @@ from typing import Any
 from worker.grammar import nodes as n
 from worker.grammar.any_order import in_any_order
 from worker.grammar.json_schema.builder import GrammarBuilder
-from worker.grammar.json_schema.literals import literal, until
+from worker.grammar.json_schema.literals import until
 from worker.grammar.parameters import TypeReader, parameters, refusing, texts
+from worker.grammar.rules import literal
 from worker.output.formats.tool_format import Tagged
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.grammar.json_schema.builder import GrammarBuilder
-from worker.grammar.json_schema.literals import literal, until
+from worker.grammar.json_schema.literals import until
 from worker.grammar.nested import nested_arguments
 from worker.grammar.notated import notated_arguments
+from worker.grammar.rules import literal
 from worker.grammar.tagged import tagged_arguments
 from worker.output.formats.choice import GENERIC
 from worker.output.formats.reasoning_marks import ReasoningMarks

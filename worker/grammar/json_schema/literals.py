@@ -1,4 +1,4 @@
-"""Grammar rules for a literal text, and for any text up to a literal."""
+"""The grammar rule of any text up to a literal."""
 
 import re
 import zlib
@@ -6,12 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from worker.grammar.json_schema.builder import GrammarBuilder
-
-
-def literal(text: str) -> str:
-    """Write a text as a GBNF literal."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'
 
 
 def until(builder: GrammarBuilder, *ends: str) -> str:
@@ -39,7 +33,7 @@ def _rules_until(ends: tuple[str, ...]) -> list[tuple[str, str]]:
         follows = {end[len(text)] for end in ends if end.startswith(text) and end != text}
         goes = {char: _reached(ends, text + char) for char in sorted(follows | starts | set(text))}
         steps = [
-            f"{_charset(char)} {names[to]}"
+            f"[{_escape(char)}] {names[to]}"
             for char, to in goes.items()
             if to and not any(to.endswith(end) for end in ends)
         ]
@@ -52,10 +46,6 @@ def _reached(ends: Sequence[str], text: str) -> str:
     """Return the longest beginning of an end that a text ends with."""
     found = (text[i:] for i in range(len(text)))
     return next((prefix for prefix in found if any(end.startswith(prefix) for end in ends)), "")
-
-
-def _charset(char: str) -> str:
-    return f"[{_escape(char)}]"
 
 
 def _escape(char: str) -> str:
