@@ -59,7 +59,7 @@ def gateway(
         pool = load_pool(path)
         if verbose:
             pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
-        logs.configure(_process_name(pool.gateway, index), pool.log)
+        logs.configure(f"gateway-{index}" if pool.gateway.gateways > 1 else "gateway", pool.log)
         if not pool.log.access:
             logging.getLogger("gateway.pool.requests.book").setLevel(logging.WARNING)
         if keys_on_stdin:
@@ -73,10 +73,6 @@ def gateway(
         code = EXIT_CONFIG
     gc.freeze()  # the end of the process need not walk what was imported: 60 ms
     raise SystemExit(code)
-
-
-def _process_name(config: GatewayConfig, index: int) -> str:
-    return f"gateway-{index}" if config.gateways > 1 else "gateway"
 
 
 def _read_stdin() -> bytes:
