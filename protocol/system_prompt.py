@@ -8,7 +8,7 @@ from typing import Any
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.named_file import read_named_text
 from protocol.wire.facts import SystemPrompt
-from protocol.wire.schema import json_type
+from protocol.wire.schema import wrong_type
 
 _KEYS = ("prompt", "anti_prompt", "assistant_name")
 _FIELD = "system_prompt"
@@ -22,7 +22,7 @@ def read_system_prompt(value: Any) -> SystemPrompt:
     if isinstance(value, str):
         return SystemPrompt(prompt=value)
     if not isinstance(value, Mapping):
-        raise _wrong(_FIELD, "object", value)
+        raise wrong_type(_FIELD, "object", value)
     for key in value:
         if key not in _KEYS:
             message = f"Field '{_FIELD}.{key}': unknown; known are {', '.join(_KEYS)}"
@@ -55,10 +55,5 @@ def _text(value: Mapping[str, Any], key: str) -> str:
     if text is None:
         return ""
     if not isinstance(text, str):
-        raise _wrong(f"{_FIELD}.{key}", "string", text)
+        raise wrong_type(f"{_FIELD}.{key}", "string", text)
     return text
-
-
-def _wrong(key: str, wanted: str, value: Any) -> InvalidRequest:
-    message = f"Field '{key}': type must be {wanted}, but is {json_type(value)}"
-    return InvalidRequest(message, param=key)

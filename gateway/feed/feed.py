@@ -32,13 +32,13 @@ class PoolFeed:
         self._siblings = SiblingParts(sources)
         self._current: FeedState | None = None
         self._news = asyncio.Event()
-        self._n_readers = 0
+        self.n_readers = 0
         self._n_states = 0
         self._timer: asyncio.TimerHandle | None = None
         self._over = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<PoolFeed readers={self._n_readers} {self._current!r}>"
+        return f"<PoolFeed readers={self.n_readers} {self._current!r}>"
 
     def open(self) -> None:
         """Begin with the history; call this on the loop."""
@@ -55,26 +55,21 @@ class PoolFeed:
         self.end()
         self._sources.sampler.close()
 
-    @property
-    def n_readers(self) -> int:
-        """Number of readers."""
-        return self._n_readers
-
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Count a reader, for whom the state is renewed; raises `TaskError` beyond the limit."""
-        if self._n_readers >= MAX_READERS:
+        if self.n_readers >= MAX_READERS:
             message = f"{MAX_READERS} clients read this stream already: try again later"
             raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 10})
-        self._n_readers += 1
+        self.n_readers += 1
         try:
             if self._timer is None and not self._over.is_set():
                 self._siblings.open()
                 self._renew()
             yield
         finally:
-            self._n_readers -= 1
-            if not self._n_readers:
+            self.n_readers -= 1
+            if not self.n_readers:
                 self._rest()
 
     async def after(self, seen: FeedState | None) -> FeedState | None:

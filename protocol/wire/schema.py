@@ -190,12 +190,12 @@ def _as_kind(kind: Any, value: Any, key: str) -> Any:
         return _as_union(typing.get_args(kind), value, key)
     if origin is tuple:
         if isinstance(value, str) or not isinstance(value, list | tuple):
-            raise _wrong(key, "array", value)
+            raise wrong_type(key, "array", value)
         item = typing.get_args(kind)[0]
         return tuple(_as_kind(item, element, f"{key}[{i}]") for i, element in enumerate(value))
     if is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(value, Mapping):
-            raise _wrong(key, "object", value)
+            raise wrong_type(key, "object", value)
         refuse_unknown(kind, value, path=f"{key}.")
         return read(kind(), value, path=f"{key}.")
     return _as_scalar(kind, value, key)
@@ -215,13 +215,13 @@ def _as_scalar(kind: Any, value: Any, key: str) -> Any:
     if kind is bool:
         if isinstance(value, bool):
             return value
-        raise _wrong(key, "boolean", value)
+        raise wrong_type(key, "boolean", value)
     if kind is str:
         if isinstance(value, str):
             return value
-        raise _wrong(key, "string", value)
+        raise wrong_type(key, "string", value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _wrong(key, "number", value)
+        raise wrong_type(key, "number", value)
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
         raise InvalidRequest(f"Field '{key}': the number is too large", param=key)
     if kind is float:
@@ -234,7 +234,8 @@ def _as_scalar(kind: Any, value: Any, key: str) -> Any:
     return value
 
 
-def _wrong(key: str, wanted: str, value: Any) -> InvalidRequest:
+def wrong_type(key: str, wanted: str, value: Any) -> InvalidRequest:
+    """Name the field, the type that it must have, and the one that it has."""
     return InvalidRequest(
         f"Field '{key}': type must be {wanted}, but is {json_type(value)}", param=key
     )

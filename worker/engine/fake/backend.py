@@ -107,6 +107,9 @@ def _vocabulary() -> Vocabulary:
 class FakeBackend:
     """Implements `worker.engine.backend.Backend` over plain lists."""
 
+    can_copy = can_group = can_rewind = can_shift = True
+    """Plain lists can be cut, shared and shifted, and have no positions that could conflict."""
+
     def __init__(self, config: WorkerConfig) -> None:
         total = config.n_ctx or 4096
         n_ctx = total if config.kv_unified else total // config.n_slots
@@ -326,26 +329,6 @@ class FakeBackend:
         used = len(self._cells[seq]) - self._n_saved.get(seq, 0)
         assert move.start + move.width <= move.end == used
         self._n_saved[seq] = self._n_saved.get(seq, 0) + move.n_saved
-
-    @property
-    def can_group(self) -> bool:
-        """Plain lists have no positions that could conflict."""
-        return True
-
-    @property
-    def can_copy(self) -> bool:
-        """Plain lists can always be copied."""
-        return True
-
-    @property
-    def can_rewind(self) -> bool:
-        """Plain lists can always be cut."""
-        return True
-
-    @property
-    def can_shift(self) -> bool:
-        """Plain lists can always be shifted."""
-        return True
 
     def close(self) -> None:
         """Forget everything."""

@@ -36,11 +36,6 @@ class NestedReader(TagReader):
         self._nested = nested
         self._whole = whole
 
-    @property
-    def unread(self) -> str:
-        """Text to give back; empty, because the call was emitted."""
-        return ""
-
     def push(self, char: str) -> None:
         """Take one character; raises `MalformedJson` where no tag comes first."""
         self._text += char

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from worker.output.chat_parser.json_walk import MAX_DEPTH, MalformedJson
 from worker.output.chat_parser.sink import Sink
-from worker.output.chat_parser.tag_reader import TagReader
+from worker.output.chat_parser.tag_reader import TagReader, overlap
 from worker.output.formats.tool_format import Notation
 
 _MAX_KEY = 256
@@ -38,11 +38,6 @@ class NotatedReader(TagReader):
     def is_writing(self) -> bool:  # type: ignore[override]
         """Whether what breaks the notation is emitted as it is."""
         return self.has_committed
-
-    @property
-    def unread(self) -> str:
-        """Text to give back; empty, because the parser keeps all text until the call is open."""
-        return ""
 
     def push(self, char: str) -> None:
         """Take one character; raises `MalformedJson` where the notation does not allow it."""
@@ -136,7 +131,7 @@ class NotatedReader(TagReader):
         if self._notation.has_escapes and self._text[0] == "\\":
             return self._escape()
         at = self._text.find(self._quote)
-        sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._quote)
+        sure = at if at >= 0 else len(self._text) - overlap(self._text, self._quote)
         if self._notation.has_escapes and "\\" in self._text[:sure]:
             sure, at = self._text.index("\\"), -1
         if sure:
@@ -209,9 +204,3 @@ class NotatedReader(TagReader):
     def _put(self, text: str) -> None:
         self._commit()
         self._sink.arguments(text)
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of a text that begins a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next(n for n in range(longest, -1, -1) if text.endswith(mark[:n]))

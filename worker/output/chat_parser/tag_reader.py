@@ -23,6 +23,11 @@ class TagReader:
         """Whether the call was emitted."""
         return self.has_committed
 
+    @property
+    def unread(self) -> str:
+        """Text to give back; empty, because the parser keeps all text until the call is open."""
+        return ""
+
     def piece(self, text: str, at: int) -> str:
         """Return what `push` takes next: one character."""
         return text[at]
@@ -32,3 +37,9 @@ class TagReader:
         if not self.has_committed:
             self._sink.open_call(self._name)
             self.has_committed = True
+
+
+def overlap(text: str, mark: str) -> int:
+    """Return the length of the longest end of a text that begins a mark."""
+    longest = min(len(text), len(mark) - 1)
+    return next(n for n in range(longest, -1, -1) if text.endswith(mark[:n]))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Set
 
 from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson
 from worker.output.chat_parser.sink import Sink
-from worker.output.chat_parser.tag_reader import TagReader
+from worker.output.chat_parser.tag_reader import TagReader, overlap
 from worker.output.formats.tool_format import Tagged
 
 Types = Mapping[str, Set[str]]
@@ -151,7 +151,7 @@ class TaggedReader(TagReader):
     def _string(self) -> bool:
         """Emit text as part of a JSON string."""
         at = self._text.find(self._closer)
-        sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._closer)
+        sure = at if at >= 0 else len(self._text) - overlap(self._text, self._closer)
         self._put(_quoted(self._text[:sure]))
         self._text = self._text[sure:]
         if at < 0:
@@ -187,7 +187,7 @@ class TaggedReader(TagReader):
 
     def _broken(self) -> bool:
         at = self._text.find(self._closer)
-        sure = at if at >= 0 else len(self._text) - _overlap(self._text, self._closer)
+        sure = at if at >= 0 else len(self._text) - overlap(self._text, self._closer)
         self._put(self._text[:sure] if not self._walk.is_done else "")
         self._text = self._text[sure:]
         if at >= 0:
@@ -240,12 +240,6 @@ class TaggedReader(TagReader):
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Length of the longest end of a text that begins a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next(n for n in range(longest, -1, -1) if text.endswith(mark[:n]))
 
 
 def _kind(text: str) -> str:
