@@ -168,7 +168,7 @@ class Fetcher:
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise NotFetched("is sent compressed")
         length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > self._max_bytes:
+        if length.isdecimal() and int(length[:18]) > self._max_bytes:
             raise self._too_large()
 
     def _too_large(self) -> NotFetched:

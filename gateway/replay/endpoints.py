@@ -21,7 +21,7 @@ from protocol.errors import ErrorCode, InvalidRequest, TaskError
 _QUESTION = "end stream"
 _UNKNOWN = "Stream not found or expired"
 _ELSEWHERE = "; of several gateways only the one that began it keeps it"
-_OFFSET = re.compile(r"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+_OFFSET = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]{1,21})")
 _HEAD = {"content-type": "text/event-stream"}
 _MAX_OFFSET = 2**64 - 1
 

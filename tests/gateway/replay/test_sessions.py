@@ -224,6 +224,7 @@ def test_offsets_are_read_as_llama_server_reads_them(text: str, offset: int) -> 
         f"{2**70}",
         f"-{2**64}",
         "9" * 256,
+        "9" * 5000,
         "\u00a01",
         "\u0661",
     ],
