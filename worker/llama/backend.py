@@ -29,6 +29,7 @@ from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import (
     Progress,
     architecture,
+    can_generate,
     is_recurrent,
     load,
     spare_sequence,
@@ -336,7 +337,7 @@ class LlamaBackend:
             defaults=config.sampling,
             saves_slots=bool(config.slot_save_path) and bool(self._memory),
             n_lora=len(config.lora),
-            can_generate=bool(self._memory),
+            can_generate=can_generate(model, self._context),
             has_embeddings=embedder is not None,
             pooling=embedder.pooling if embedder else "",
             n_embd_out=embedder.n_embd if embedder else 0,

@@ -135,6 +135,10 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
     if not model:
         fault = _reason(f"cannot load {config.model}", "is it a complete GGUF file?")
         raise (_Short if is_short(library.last_warnings()) else ConfigError)(fault)
+    if lib.llama_model_has_encoder(model) and lib.llama_model_has_decoder(model):
+        lib.llama_model_free(model)
+        what = f"{Path(config.model).name} has an encoder and a decoder, as T5"
+        raise ConfigError(f"{what}: such models are not served")
     adapters = load_adapters(model, config)
     if ignored := library.ignored_override():
         lib.llama_model_free(model)
@@ -238,6 +242,11 @@ def architecture(model: Any) -> str:
     buffer = ctypes.create_string_buffer(64)
     lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
     return buffer.value.decode(errors="replace")
+
+
+def can_generate(model: Any, context: Any) -> bool:
+    """Return whether a model generates text: most encoders have no cache, a T5's no decoder."""
+    return bool(lib.llama_get_memory(context)) and bool(lib.llama_model_has_decoder(model))
 
 
 def is_recurrent(model: Any) -> bool:

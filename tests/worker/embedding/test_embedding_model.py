@@ -15,6 +15,7 @@ from tests.models.adapters import write_control_vector, write_lora
 from tests.models.bert import CLS, SEP, write_bert
 from tests.models.llama import FIM, write_llama
 from tests.models.shallow import shallow_path
+from tests.models.t5 import write_t5
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
 from worker.embedding.inputs import InputReader
@@ -129,9 +130,16 @@ def test_an_encoder_pools_as_told(tmp_path: Path, pooling: str) -> None:
                 assert np.isclose(np.linalg.norm(vector), 1.0, atol=1e-5)
 
 
-def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path) -> None:
-    path = write_bert(tmp_path / "bert.gguf", pooling="cls")
-    with loaded(path) as (backend, _):
+def write_encoder(folder: Path, kind: str) -> Path:
+    """Write a model that makes embeddings only; llama.cpp gives a T5's encoder a cache."""
+    path = folder / f"{kind}.gguf"
+    return write_bert(path, pooling="mean") if kind == "bert" else write_t5(path, has_decoder=False)
+
+
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path, kind: str) -> None:
+    with loaded(write_encoder(tmp_path, kind)) as (backend, _):
+        assert len(embed(backend, TEXTS)) == len(TEXTS)
         assert not backend.card.can_generate
         reader = PromptReader(backend, cuts_long=False)
         with pytest.raises(TaskError) as caught:
@@ -139,10 +147,20 @@ def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path) -> None:
         assert caught.value.code is ErrorCode.NOT_SUPPORTED
 
 
-def test_an_encoder_without_embeddings_cannot_start(tmp_path: Path) -> None:
-    path = write_bert(tmp_path / "bert.gguf", pooling="cls")
+@pytest.mark.parametrize("kind", ["bert", "t5"])
+def test_an_encoder_without_embeddings_cannot_start(tmp_path: Path, kind: str) -> None:
+    path = write_encoder(tmp_path, kind)
     with pytest.raises(ConfigError, match="say --embeddings"):
         LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
+
+
+@pytest.mark.parametrize("embeddings", [False, True])
+def test_an_encoder_with_a_decoder_cannot_start(tmp_path: Path, embeddings: bool) -> None:
+    """llama.cpp would end the process: a decoder's first batch needs what the encoder made."""
+    path = write_t5(tmp_path / "t5.gguf", has_decoder=True)
+    config = WorkerConfig(model=str(path), n_threads=1, embeddings=embeddings)
+    with pytest.raises(ConfigError, match="an encoder and a decoder"):
+        LlamaBackend(config, lambda _: None)
 
 
 def test_inputs_that_would_abort_llama_cpp_never_reach_it(tmp_path: Path) -> None:

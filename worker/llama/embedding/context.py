@@ -26,7 +26,13 @@ from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
 from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, watch_for
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import LoadedModel, context_params, is_recurrent, trained_context
+from worker.llama.model import (
+    LoadedModel,
+    can_generate,
+    context_params,
+    is_recurrent,
+    trained_context,
+)
 
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
 _INT16_RANGE = 32760.0
@@ -176,7 +182,7 @@ def open_embedder(
     """Make the context for embeddings if they are configured; raises `ConfigError`."""
     name = Path(config.model).name
     if not (config.embeddings or config.reranking):
-        if not lib.llama_get_memory(loaded.context):
+        if not can_generate(loaded.model, loaded.context):
             raise ConfigError(f"{name} is an encoder, made for embeddings: say --embeddings")
         return None
     n_train = trained_context(loaded.model)
