@@ -52,6 +52,9 @@ _NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
 """Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's
 time, which steps correct, and must not delay the start on a slow CPU."""
+_NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
+"""Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
+shared, and sequences that share cells of GLM 5 Next get other logits."""
 _LONGEST_TEMPLATE = 1024 * 1024
 """Maximum characters of a chat template."""
 
@@ -224,8 +227,8 @@ class LlamaBackend:
 
     @property
     def can_copy(self) -> bool:
-        """Whether cells can be shared; llama.cpp aborts if those of DeepSeek V4 were, in part."""
-        return architecture(self._loaded.model) != "deepseek4"
+        """Whether cells can be shared."""
+        return architecture(self._loaded.model) not in _NEVER_SHARED
 
     @property
     def can_rewind(self) -> bool:

@@ -133,6 +133,14 @@ def test_models_are_told_apart_by_their_architecture(one: Served, model: str) ->
     assert one.backend.can_copy
 
 
+@pytest.mark.parametrize("name", ["deepseek4", "glm5-next"])
+def test_cells_that_llama_cpp_cannot_share_are_not_shared(
+    one: Served, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("worker.llama.backend.architecture", lambda _model: name)
+    assert not one.backend.can_copy
+
+
 def test_a_cut_leaves_the_logits_of_a_fresh_sequence(one: Served) -> None:
     """Also where a window has dropped what a shorter sequence would see."""
     backend: LlamaBackend = one.backend
