@@ -6,18 +6,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
 
 from tests.models.llama import N_VOCAB, add_vocabulary
+from tests.models.mmproj import Floats, Shapes, write_tensors
 
 WINDOW = 64
 N_EMBD, N_FF, N_HEAD, N_LAYER = 64, 128, 4, 4
 _N_CONV, _N_STATE, _N_STEP = 4, 16, 4
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 def write_mamba(path: Path) -> Path:
@@ -118,16 +116,12 @@ def _write(
         writer.add_uint32(f"{arch}.{name}", number)
     add_vocabulary(writer)
     # Of its own: by the transposed embeddings each token would be followed by itself.
-    for name, shape in (shapes | {"output.weight": (N_VOCAB, N_EMBD)}).items():
-        writer.add_tensor(name, _weights(name, shape))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    shapes = shapes | {"output.weight": (N_VOCAB, N_EMBD)}
+    write_tensors(writer, {name: _weights(name, shape) for name, shape in shapes.items()})
     return path
 
 
-def _weights(name: str, shape: tuple[int, ...]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+def _weights(name: str, shape: tuple[int, ...]) -> Floats:
     random = np.random.default_rng(sum(name.encode()))
     if "norm" in name:
         return np.ones(shape, np.float32)

@@ -20,10 +20,19 @@ def write_mmproj(path: Path, n_embd_text: int, *, bias: float = 0.0) -> Path:
 
     `bias` is added to each value of an embedding.
     """
+    writer = open_vision(path, "mlp", n_embd_text)
+    writer.add_bool("clip.use_gelu", False)
+    tensors = {name: random_weights(name, shape) for name, shape in _shapes(n_embd_text).items()}
+    tensors["mm.2.bias"] += np.float32(bias)
+    write_tensors(writer, tensors)
+    return path
+
+
+def open_vision(path: Path, kind: str, n_embd_text: int) -> gguf.GGUFWriter:
+    """Begin the file of a projector for images."""
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_bool("clip.has_vision_encoder", True)
-    writer.add_string("clip.projector_type", "mlp")
-    writer.add_bool("clip.use_gelu", False)
+    writer.add_string("clip.projector_type", kind)
     for key, value in {
         "image_size": IMAGE_SIZE,
         "patch_size": PATCH_SIZE,
@@ -37,10 +46,7 @@ def write_mmproj(path: Path, n_embd_text: int, *, bias: float = 0.0) -> Path:
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
-    tensors = {name: random_weights(name, shape) for name, shape in _shapes(n_embd_text).items()}
-    tensors["mm.2.bias"] += np.float32(bias)
-    write_tensors(writer, tensors)
-    return path
+    return writer
 
 
 def write_tensors(writer: gguf.GGUFWriter, tensors: Mapping[str, Floats]) -> None:

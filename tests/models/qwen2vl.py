@@ -10,14 +10,12 @@ import gguf
 
 from tests.models.llama import N_VOCAB, add_vocabulary
 from tests.models.mmproj import (
-    IMAGE_SIZE,
     N_EMBD,
-    N_FF,
-    N_HEAD,
     N_LAYER,
     PATCH_SIZE,
     Shapes,
     block_shapes,
+    open_vision,
     random_weights,
     write_tensors,
 )
@@ -66,23 +64,8 @@ def write_qwen2vl(path: Path) -> Path:
 
 def write_qwen2vl_projector(path: Path) -> Path:
     """Write the projector."""
-    writer = gguf.GGUFWriter(path, "clip")
-    writer.add_bool("clip.has_vision_encoder", True)
-    writer.add_string("clip.projector_type", "qwen2vl_merger")
+    writer = open_vision(path, "qwen2vl_merger", N_TEXT)
     writer.add_bool("clip.use_silu", False)
-    for key, value in {
-        "image_size": IMAGE_SIZE,
-        "patch_size": PATCH_SIZE,
-        "embedding_length": N_EMBD,
-        "feed_forward_length": N_FF,
-        "projection_dim": N_TEXT,
-        "attention.head_count": N_HEAD,
-        "block_count": N_LAYER,
-    }.items():
-        writer.add_uint32(f"clip.vision.{key}", value)
-    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
-    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
-    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
     shapes: Shapes = {
         "v.patch_embd.weight": (N_EMBD, 3, PATCH_SIZE, PATCH_SIZE),
         "v.patch_embd.weight.1": (N_EMBD, 3, PATCH_SIZE, PATCH_SIZE),
