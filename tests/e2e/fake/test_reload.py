@@ -75,7 +75,8 @@ def test_reloads_under_load_fail_nothing(fast: Served, *, keeps_alive: bool) -> 
         finally:
             over.set()
         statuses = [status for one in asked for status in one.result()]
-    assert set(statuses) == {200} and len(statuses) > 20
+    assert set(statuses) == {200}
+    assert len(statuses) > 8, "each client asks again while gateways are replaced"
     assert "worker lost" not in served.text.replace('cause="said bye', "")
     assert "unexpected" not in served.text
 
