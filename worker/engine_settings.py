@@ -34,6 +34,7 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
         spec_slots=config.spec_slots,
         host_bytes=host_bytes(config.cache_ram),
         n_checkpoints=config.ctx_checkpoints,
+        checkpoint_bytes=host_bytes(config.cache_ram or -1),
         self_extend=self_extend(config, backend),
         shows_texts=shows_texts(os.environ),
         stall_s=config.stall_s,

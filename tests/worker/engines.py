@@ -80,6 +80,7 @@ class Rig:
                 n_ctx=self.n_cells or self.n_ctx,
                 host_bytes=self.host_bytes,
                 n_checkpoints=self.n_checkpoints,
+                checkpoint_bytes=self.host_bytes,
                 context_shift=self.context_shift,
                 spec_slots=self.spec_slots,
                 self_extend=self.self_extend,

@@ -72,7 +72,7 @@ class Engine:
         self.counters = Counters(n_kv=backend.card.n_ctx_total, accounts=accounts or AccountTable())
         extends = config.self_extend is not None
         # With self-extend nothing that a slot holds is of use to another task.
-        limits = CacheLimits(config.host_bytes, config.n_checkpoints)
+        limits = CacheLimits(config.host_bytes, config.n_checkpoints, config.checkpoint_bytes)
         self.cache = PrefixCache(backend, self.slots, self.counters, limits, is_on=not extends)
         self._outbox = Outbox(emit, self.cache.blocks)
         self.step_target_s = config.step_target_s

@@ -23,6 +23,8 @@ class EngineConfig:
     """Host memory for prompts that leave the context; below 0 there is no limit."""
     n_checkpoints: int = 32
     """Checkpoints of a slot, where the memory of the model needs them."""
+    checkpoint_bytes: int = 0
+    """Host memory for all checkpoints; at 0 their number alone is bounded."""
     self_extend: SelfExtend | None = None
     shows_texts: bool = False
     """Reports of slots contain clients' texts."""

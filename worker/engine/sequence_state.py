@@ -22,11 +22,10 @@ class HostCacheHit(NamedTuple):
 
     n: int
     pieces: Sequence[State]
-    n_whole: int = 0
-    """Tokens of a copy that is one piece; with more than `n`, there is a checkpoint at `n`."""
-    n_pos_whole: int = 0
-    """Positions of such a copy."""
+    n_pos: int = 0
+    """Positions of a copy that is one piece, all of it."""
     checkpoints: Sequence[Checkpoint] = ()
+    """Those of such a copy; one is at `n` if that is not its end."""
 
 
 class SequenceState(Protocol):

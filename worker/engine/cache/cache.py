@@ -86,9 +86,9 @@ class PrefixCache:
         """Find the sequence that holds most of a prompt's first `n_max` tokens, to take them."""
         if not self.can_share:
             return None
-        if self.checkpoints.is_needed:
-            return self.checkpoints.find(namespace, prompt, n_max)
-        match = self.index.longest(namespace, prompt)
+        match = self.holders(
+            namespace, prompt[: n_max + 1] if self.checkpoints.is_needed else prompt
+        )
         n = min(match.n, n_max)
         return CachedPrefix(min(match.keys), n) if n > 0 else None
 
@@ -226,11 +226,9 @@ class PrefixCache:
         start, more = len(slot.tokens), prompt[len(slot.tokens) : source.n]
         end = slot.n_pos + count_positions(more)
         self._backend.copy(source.seq, slot.id, slot.n_pos, end)
-        if self.checkpoints.is_needed and not self.checkpoints.share(
-            self.slots[source.seq], slot, source.n
-        ):
-            return self.cut(slot, 0) - start
         if self.checkpoints.is_needed:
+            if not self.checkpoints.share(self.slots[source.seq], slot, source.n):
+                return self.cut(slot, 0) - start
             cells = self.index.tokens_of(source.seq)
             self.index.extend(slot.id, slot.namespace, cells[start : source.n])
         slot.append(more)

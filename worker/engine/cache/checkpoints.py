@@ -16,7 +16,7 @@ from operator import attrgetter
 from worker.engine.backend import Backend
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixMatch
-from worker.engine.cache.sequences import CachedPrefix, CacheLimits
+from worker.engine.cache.sequences import CacheLimits, last_stop
 from worker.engine.media import whole_pieces
 from worker.engine.sequence_state import Checkpoint
 from worker.engine.slot import CacheNamespace, Slot, SlotTask
@@ -67,12 +67,11 @@ class Checkpoints:
         """Make a checkpoint if a slot has read up to a place where one is wanted."""
         if len(slot.tokens) not in slot.active.stops:
             return
-        slot.active.stops.remove(len(slot.tokens))
         state = self._states.checkpoint(slot.id)
         slot.checkpoints.append(Checkpoint(len(slot.tokens), slot.n_pos, state))
         if len(slot.checkpoints) > self._limits.n_checkpoints:
             _thin(slot.checkpoints)
-        while 0 < self._limits.host_bytes < self.n_bytes:
+        while 0 < self._limits.checkpoint_bytes < self.n_bytes:
             keeping = [slot for slot in self._slots if slot.checkpoints]
             _thin(min(keeping, key=lambda slot: (slot.run is not None, slot.last_used)).checkpoints)
 
@@ -110,9 +109,13 @@ class Checkpoints:
         One token of the prompt is always left to read.
         """
         found = {
-            slot.id: last_stop(slot, min(common_prefix(slot.tokens, prompt), len(prompt) - 1))
+            slot.id: last_stop(
+                len(slot.tokens),
+                slot.checkpoints,
+                min(common_prefix(slot.tokens, prompt), len(prompt) - 1),
+            )
             for slot in self._slots
-            if slot.tokens and slot.namespace == namespace
+            if slot.namespace == namespace
         }
         n = max(found.values(), default=0)
         return RadixMatch(n, frozenset(seq for seq, held in found.items() if held == n > 0))
@@ -121,18 +124,6 @@ class Checkpoints:
         """Return how many leading tokens of a prompt any slot holds."""
         alike = [slot for slot in self._slots if slot.namespace == namespace]
         return max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)
-
-    def find(
-        self, namespace: CacheNamespace, prompt: Sequence[int], n_max: int
-    ) -> CachedPrefix | None:
-        """Find the slot that can share most of a prompt's first `n_max` tokens."""
-        alike = [slot for slot in self._slots if slot.tokens and slot.namespace == namespace]
-        found = [
-            CachedPrefix(slot.id, last_stop(slot, min(common_prefix(slot.tokens, prompt), n_max)))
-            for slot in alike
-        ]
-        best = max(found, key=attrgetter("n"), default=None)
-        return best if best is not None and best.n > 0 else None
 
     def go_back(self, slot: Slot, n: int) -> int:
         """Cut a slot at its last checkpoint within `n` tokens, or empty it; return where."""
@@ -158,14 +149,6 @@ def _thin(checkpoints: list[Checkpoint]) -> None:
     places = [0, *(each.n for each in checkpoints)]
     gaps = [after - before for before, after in zip(places, places[2:], strict=False)]
     del checkpoints[gaps.index(min(gaps)) if gaps else 0]
-
-
-def last_stop(slot: Slot, n: int) -> int:
-    """Return the last place within `n` tokens where a slot can be cut; 0 is always one."""
-    if n == len(slot.tokens):
-        return n
-    checkpoint = _last(slot.checkpoints, n)
-    return 0 if checkpoint is None else checkpoint.n
 
 
 def _last(checkpoints: Sequence[Checkpoint], n: int) -> Checkpoint | None:

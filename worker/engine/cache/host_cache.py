@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.prefix import common_prefix
+from worker.engine.cache.sequences import last_stop
 from worker.engine.media import count_positions
 from worker.engine.sequence_state import Checkpoint, HostCacheHit, State
 from worker.engine.slot import BlockChain
@@ -36,11 +37,6 @@ class _Copy:
     @property
     def n_bytes(self) -> int:
         return size_of(self.pieces, self.checkpoints)
-
-    def last_stop(self, n: int) -> int:
-        """Return the last place within `n` tokens where it can be cut; 0 is always one."""
-        stops = (len(self.tokens), *(checkpoint.n for checkpoint in self.checkpoints))
-        return max((stop for stop in stops if stop <= n), default=0)
 
 
 class HostCache:
@@ -147,18 +143,19 @@ class HostCache:
         self, namespace: Hashable, prompt: Sequence[int], n_max: int
     ) -> HostCacheHit | None:
         # Of the same use, the smallest copy costs least to bring back.
-        found = [
-            (copy.last_stop(min(common_prefix(copy.tokens, prompt), n_max)), -copy.n_bytes, key)
-            for key, copy in self._copies.items()
-            if copy.namespace == namespace
-        ]
+        found: list[tuple[int, int, int]] = []
+        for key, copy in self._copies.items():
+            if copy.namespace == namespace:
+                n = min(common_prefix(copy.tokens, prompt), n_max)
+                stop = last_stop(len(copy.tokens), copy.checkpoints, n)
+                found.append((stop, -copy.n_bytes, key))
         n, _, key = max(found, default=(0, 0, 0))
         if n == 0:
             return None
         self._use(key)
         copy = self._copies[key]
         n_pos = count_positions(copy.tokens)
-        return HostCacheHit(n, copy.pieces, len(copy.tokens), n_pos, copy.checkpoints)
+        return HostCacheHit(n, copy.pieces, n_pos, copy.checkpoints)
 
     def _make_room(self, n_bytes: int) -> bool:
         if not self.can_hold(n_bytes):

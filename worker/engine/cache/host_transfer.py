@@ -149,9 +149,9 @@ class HostTransfer:
 
     def _put_whole(self, seq: int, hit: HostCacheHit) -> bool:
         """Replace a sequence by a copy, and cut it at the checkpoint at the end of what is used."""
-        if not self._states.put(seq, hit.pieces[0], hit.n_pos_whole):
+        if not self._states.put(seq, hit.pieces[0], hit.n_pos):
             return False
-        at_end = [each for each in hit.checkpoints if each.n == hit.n < hit.n_whole]
+        at_end = [each for each in hit.checkpoints if each.n == hit.n]
         return all(self._states.go_back(seq, each) for each in at_end)
 
     def clear(self) -> None:

@@ -51,10 +51,6 @@ class SequenceIndex:
         """Return whether a sequence is a prefix of another."""
         return self._tree(seq).is_covered(seq, other)
 
-    def namespaces(self) -> dict[int, Hashable]:
-        """Return the namespace of each sequence."""
-        return dict(self._namespaces)
-
     def _tree(self, seq: int) -> RadixTree:
         return self._trees.get(self._namespaces.get(seq), _EMPTY)
 

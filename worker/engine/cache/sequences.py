@@ -20,10 +20,11 @@ class CacheLimits(NamedTuple):
     """What the cache may keep in the host's memory."""
 
     host_bytes: int = 0
-    """Bytes of copies, and as many again of checkpoints; below 0 there is no limit, and at 0 the
-    number of checkpoints alone is bounded."""
+    """Bytes of copies; below 0 there is no limit."""
     n_checkpoints: int = 32
     """Checkpoints of a slot."""
+    checkpoint_bytes: int = 0
+    """Bytes of the checkpoints of all slots; at 0 their number alone is bounded."""
 
 
 class CachedPrefix(NamedTuple):
@@ -49,3 +50,12 @@ class CachedBranch:
 
 Idle = CachedBranch | Slot
 """A sequence that no task uses."""
+
+
+def last_stop(n_tokens: int, checkpoints: Sequence[Checkpoint], n: int) -> int:
+    """Return the last place within `n` of a sequence's tokens where it can be cut.
+
+    Places are its end, its checkpoints, and 0.
+    """
+    stops = (n_tokens, *(checkpoint.n for checkpoint in checkpoints))
+    return max((stop for stop in stops if stop <= n), default=0)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from worker.engine.cache.cache import PrefixCache
-from worker.engine.cache.checkpoints import last_stop
 from worker.engine.cache.prefix import common_prefix, reusable
+from worker.engine.cache.sequences import last_stop
 from worker.engine.media import whole_pieces
 from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
@@ -56,7 +56,7 @@ class Admission:
         if slot.namespace != namespace or not self._cuts:
             n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
         if self._cache.checkpoints.is_needed:
-            n_cached = last_stop(slot, n_cached)
+            n_cached = last_stop(len(slot.tokens), slot.checkpoints, n_cached)
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.

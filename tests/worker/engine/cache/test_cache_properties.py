@@ -100,7 +100,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert all(seq in held for seq, content in cells.items() if content)
         namespaces = {slot.id: slot.namespace for slot in cache.slots}
         namespaces |= {branch.id: branch.namespace for branch in cache._branches.values()}
-        for seq, namespace in cache.index.namespaces().items():
+        for seq, namespace in cache.index._namespaces.items():
             assert namespace == namespaces[seq], "a tenant could take what is another's"
             n = cache.index.length(seq)
             assert 0 < n <= len(held[seq])

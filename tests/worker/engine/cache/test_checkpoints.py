@@ -123,6 +123,18 @@ def test_a_text_of_which_little_stays_comes_back_from_ram() -> None:
     assert asked(rig, ANNA) == len(ANNA) + 1 - BEFORE_END
 
 
+def test_a_prompt_that_is_read_twice_has_its_checkpoints_again() -> None:
+    rig = rig_of(n_slots=1)
+    task = rig.submit(ANNA, n_predict=20)
+    while not rig.text(task):
+        rig.turn()
+    (slot,) = rig.engine.slots
+    rig.engine._step._preemption.preempt(slot)
+    assert not slot.checkpoints
+    rig.finish()
+    assert places(slot) == [len(ANNA) + 1 - BEFORE_END]
+
+
 def test_slots_that_cannot_share_read_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeBackend, "can_copy", False)
     rig = rig_of()
