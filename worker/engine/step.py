@@ -103,7 +103,7 @@ class Step:
         self._shift_full_contexts()
         runnable = self._choose_adapters()
         if is_reading:
-            self._read_media(runnable)
+            runnable = self._read_media(runnable)
         rows = self._decode(self._policy.plan(runnable, self._budget))
         if self._nan_recovery.check(rows):
             rows = []
@@ -149,8 +149,11 @@ class Step:
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 
-    def _read_media(self, runnable: Sequence[Slot]) -> None:
-        """Read one image or sound, of the oldest task first; it needs a separate batch."""
+    def _read_media(self, runnable: list[Slot]) -> list[Slot]:
+        """Read one image or sound, of the oldest task first; it needs a separate batch.
+
+        Return the slots that still take part: tasks may be preempted for it.
+        """
         reading = [slot for slot in runnable if slot.state is SlotState.PREFILL]
         ready = [
             slot
@@ -158,21 +161,28 @@ class Step:
             if len(slot.tokens) in slot.active.task.media and not slot.active.awaits_prefix
         ]
         if not ready:
-            return
+            return runnable
         slot = min(ready, key=lambda slot: slot.active.order)
+        self._outbox.flush()
+        is_wanted = True
+        while is_wanted and not self._has_read_media(slot):
+            is_wanted = self._preemption.make_room_for_media(slot)
+        return [slot for slot in runnable if not slot.active.is_preempted]
+
+    def _has_read_media(self, slot: Slot) -> bool:
+        """Read an image or sound, or fail its task; return False if it found no cells."""
         task, start = slot.active.task, len(slot.tokens)
         piece = task.media[start]
-        self._outbox.flush()
         try:
             self._backend.decode_media(slot.id, slot.n_pos, piece)
         except CacheFull:
-            error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
-            self.results.fail(slot, error)
+            return False
         except DecodeFailed as error:
             self._fail_batch([slot], error)
         else:
             slot.append(task.prompt[start : start + piece.rows])
             self._count_read(slot, piece.rows)
+        return True
 
     # ---- the batch ----------------------------------------------------------------------------
 

@@ -193,7 +193,13 @@ class LlamaBackend:
         """Decode one image or sound into a sequence."""
         assert self._media is not None
         self._outputs = None
-        self._media.decode(piece, self._context, seq, pos, self.n_batch)
+        try:
+            self._media.decode(piece, self._context, seq, pos, self.n_batch)
+        except CacheFull:
+            # A large image is decoded in parts, of which the first may have found cells.
+            if lib.llama_memory_seq_rm(self._memory, seq, pos, -1):
+                raise
+            raise DecodeFailed("an image has found cells in part", fatal=False) from None
 
     def remove(self, seq: int, start: int) -> None:
         """Remove a sequence's cells from `start` on."""

@@ -24,6 +24,7 @@ from tests.worker.llama.media.test_decode_cost import progressive_jpeg
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
+from worker.engine.scheduling.admission import Admission
 from worker.engine.task import EngineTask, Submit
 from worker.llama.backend import LlamaBackend
 from worker.llama.media import reader as media_reader
@@ -91,6 +92,30 @@ def test_streams_go_on_while_an_image_waits() -> None:
     rig.finish()
     assert rig.done(talking).n_predicted == 20
     assert rig.done(50).n_predicted == 4
+
+
+def test_an_image_takes_the_cells_of_idle_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU they stay in the context, so cells may be few while no task runs."""
+    rig = Rig(n_slots=2, n_cells=128, n_batch=128)
+    monkeypatch.setattr(rig.backend, "is_gpu", True)
+    rig.submit("x" * 118)
+    rig.finish()
+    rig.engine.submit(Submit(image_task(rig, f"{FAKE_MARKER} {FAKE_MARKER}"[:16], b"x", 50)))
+    rig.finish()
+    assert rig.done(50).n_predicted == 4
+
+
+def test_a_newer_task_waits_until_its_image_finds_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(n_slots=2, n_cells=128, n_batch=128)
+    monkeypatch.setattr(Admission, "_fits", lambda *_: True)  # answers may grow beyond it
+    older = rig.submit("y" * 20, n_predict=100)
+    while rig.engine.cache.n_cells < 115:
+        rig.turn()
+    rig.engine.submit(Submit(image_task(rig, f"see {FAKE_MARKER} ok", b"x", 50)))
+    rig.finish()
+    assert rig.done(older).n_predicted == 100
+    assert rig.done(50).n_predicted == 4
+    assert rig.engine.counters.n_preempted == 1
 
 
 @pytest.fixture(scope="module")

@@ -295,6 +295,8 @@ class FakeBackend:
         """Append placeholders to a sequence."""
         cells = self._cells.setdefault(seq, [])
         assert pos == count_positions(cells), f"seq {seq} continues at {count_positions(cells)}"
+        if self.n_used + piece.rows > self.n_cells:
+            raise CacheFull
         cells += map(Cell, piece.placeholders)
         self.states.ends[seq] = len(cells)
         self._record.add(piece.rows, 0)

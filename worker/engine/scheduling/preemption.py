@@ -39,6 +39,18 @@ class Preemption:
             return [row.without_draft() for row in rows]
         if any(len(row.tokens) > MIN_CHUNK for row in rows):
             return [self._halved(row) for row in rows]
+        newest = self._give_way()
+        return [row for row in rows if row.seq != newest.id]
+
+    def make_room_for_media(self, slot: Slot) -> bool:
+        """Free cells for the next image or sound of a slot; return whether to try it again now.
+
+        First an idle sequence goes, then the newest task, which may be the slot's own.
+        """
+        return self._cache.evict() or self._give_way() is not slot
+
+    def _give_way(self) -> Slot:
+        """Preempt the newest task, or let it fail if it is alone; return its slot."""
         busy = running(self._slots)
         newest = max(busy, key=lambda slot: (slot.is_paused, slot.active.order))
         if len(busy) > 1 and self.can_resume:
@@ -46,7 +58,7 @@ class Preemption:
         else:
             error = TaskError(ErrorCode.INTERNAL, "Context size has been exceeded.")
             self._results.fail(newest, error)
-        return [row for row in rows if row.seq != newest.id]
+        return newest
 
     def resume(self) -> None:
         """Continue the oldest preempted task if all its tokens fit, or if no other task computes.

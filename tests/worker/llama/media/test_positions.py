@@ -87,8 +87,15 @@ def test_images_in_ram_come_back(seeing: Served) -> None:
     assert again.text == expected
 
 
-def test_tasks_wait_for_the_cells_of_their_images(seeing: Served) -> None:
-    """With positions alone all would begin at once, and most would fail."""
+@pytest.mark.parametrize("is_gpu", [False, True])
+def test_tasks_wait_for_the_cells_of_their_images(
+    seeing: Served, monkeypatch: pytest.MonkeyPatch, *, is_gpu: bool
+) -> None:
+    """With positions alone all would begin at once, and most would fail.
+
+    On a GPU, idle images of others are in the cells.
+    """
+    monkeypatch.setattr(seeing.backend, "is_gpu", is_gpu)
     asked = [task(seeing, key, f"{key}: * here", png(560, 420, key)) for key in range(1, 8)]
     answers = seeing.run(asked)
     assert [answer.done.n_predicted for answer in answers] == [24] * 7
