@@ -204,8 +204,9 @@ class Step:
             self._last_decode_end = time.perf_counter()
             for row in rows:
                 slot = self._slots[row.seq]
-                slot.tokens.extend(row.tokens)
-                if slot.state is SlotState.PREFILL:
+                is_reading = slot.state is SlotState.PREFILL
+                slot.extend(row.tokens, is_adjacent=is_reading or len(rows) == 1)
+                if is_reading:
                     self._count_read(slot, len(row.tokens))
             return rows
         return []
