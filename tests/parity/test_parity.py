@@ -58,7 +58,8 @@ def test_answers_like_llama_server(
         assert set(missing(theirs["body"], ours["body"])) == decision.lacks
         is_gpu = pytestconfig.getoption("--gpu")
         are_others = _differ(case, theirs, ours, is_gpu=is_gpu)
-        assert decision.lacks or are_others == decision.values, ours["body"]
+        texts = (generated(theirs), generated(ours))
+        assert decision.lacks or are_others == decision.values, (*texts, ours["body"])
 
 
 def test_every_decision_is_about_a_case() -> None:

@@ -62,6 +62,7 @@ def n_rules(served: Served) -> int:
     return len(served.tokenize(RULES))
 
 
+@pytest.mark.cpu
 def test_the_same_prompt_reads_only_its_end(one: Served, fresh: dict[str, str]) -> None:
     one.engine.cache.clear()
     first, again = (one.ask(RULES + ASKED[0], id_slot=0, **SAMPLED) for _ in range(2))
@@ -70,6 +71,7 @@ def test_the_same_prompt_reads_only_its_end(one: Served, fresh: dict[str, str]) 
     assert (first.done.n_cached, again.done.n_cached >= n - BEFORE_END) == (0, True)
 
 
+@pytest.mark.cpu
 def test_an_answer_that_the_next_prompt_has_otherwise_is_cut_off(
     one: Served, fresh: dict[str, str]
 ) -> None:
@@ -82,6 +84,7 @@ def test_an_answer_that_the_next_prompt_has_otherwise_is_cut_off(
     assert turn.text == one.ask(following, cache_prompt=False, **SAMPLED).text
 
 
+@pytest.mark.cpu
 def test_a_third_chat_reads_nothing_of_what_two_had_alike(
     two: Served, fresh: dict[str, str]
 ) -> None:
@@ -93,6 +96,7 @@ def test_a_third_chat_reads_nothing_of_what_two_had_alike(
     assert read[2] >= n_rules(two) and read[3] >= n_rules(two)
 
 
+@pytest.mark.cpu
 def test_chats_that_come_at_once_read_what_they_have_alike_once(
     two: Served, fresh: dict[str, str]
 ) -> None:
@@ -101,12 +105,14 @@ def test_chats_that_come_at_once_read_what_they_have_alike_once(
     assert [first.text, second.text] == [fresh[end] for end in ASKED[:2]]
 
 
+@pytest.mark.cpu
 def test_choices_of_one_prompt_read_it_once(two: Served, fresh: dict[str, str]) -> None:
     answers = two.ask_all([RULES + ASKED[0]] * 2, **SAMPLED)
     assert [answer.text for answer in answers] == [fresh[ASKED[0]]] * 2
     assert answers[1].done.n_cached == len(two.tokenize(RULES + ASKED[0]))
 
 
+@pytest.mark.cpu
 def test_a_copy_in_ram_comes_back_up_to_a_checkpoint(two: Served, fresh: dict[str, str]) -> None:
     for end in ASKED[:2]:
         two.ask(RULES + end, id_slot=0)
@@ -117,6 +123,7 @@ def test_a_copy_in_ram_comes_back_up_to_a_checkpoint(two: Served, fresh: dict[st
     assert answer.text == fresh[ASKED[2]]
 
 
+@pytest.mark.cpu
 def test_without_checkpoints_all_is_read_again(
     two: Served, fresh: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,15 +149,19 @@ def test_cells_that_llama_cpp_cannot_share_are_not_shared(
 
 
 def test_a_cut_leaves_the_logits_of_a_fresh_sequence(one: Served) -> None:
-    """Also where a window has dropped what a shorter sequence would see."""
+    """Also where a window has dropped what a shorter sequence would see.
+
+    Both are read in the same parts, for a GPU rounds larger and smaller parts otherwise.
+    """
     backend: LlamaBackend = one.backend
     tokens = one.tokenize(RULES)[: 4 * WINDOW]
     backend.clear()
-    backend.decode([BatchRow(0, 0, tokens[: 2 * WINDOW], True)])
+    backend.decode([BatchRow(0, 0, tokens[: 2 * WINDOW - 4], False)])
+    state = backend.states.checkpoint(0)
+    backend.decode([BatchRow(0, 2 * WINDOW - 4, tokens[2 * WINDOW - 4 : 2 * WINDOW], True)])
     expected = backend._logits(backend._batch.last[0])[:200].copy()
     backend.clear()
     backend.decode([BatchRow(0, 0, tokens[: 2 * WINDOW - 4], False)])
-    state = backend.states.checkpoint(0)
     for start in range(2 * WINDOW - 4, len(tokens), 32):
         backend.decode([BatchRow(0, start, tokens[start : start + 32], False)])
     assert backend.states.go_back(0, Checkpoint(2 * WINDOW - 4, 2 * WINDOW - 4, state))
