@@ -193,9 +193,6 @@ class Slot:
     last_params: SamplingParams | None = None
     connection: int = -1
     """Connection (`TaskKey.connection`) of its last task; -1 is none."""
-    n_adjacent: int = 0
-    """Leading tokens whose cells lie side by side, if not more than there are: what was read, or
-    generated alone. Slots that generate at the same time take cells in turn."""
     media: Media = field(default_factory=dict)
     """Images and sounds among the tokens of an idle slot."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
@@ -209,15 +206,9 @@ class Slot:
         self._last = SlotReport(id=self.id, is_processing=False)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Add tokens whose cells the sequence has, side by side."""
-        self.extend(tokens)
-        self.n_saved += count_shared(tokens)
-
-    def extend(self, tokens: Sequence[int], *, is_adjacent: bool = True) -> None:
-        """Add tokens each of which has a position of its own."""
-        if is_adjacent and self.n_adjacent >= len(self.tokens):
-            self.n_adjacent = len(self.tokens) + len(tokens)
+        """Add tokens whose cells the sequence has."""
         self.tokens += tokens
+        self.n_saved += count_shared(tokens)
 
     def move(self, state: SlotState) -> None:
         """Change the state; raises `AssertionError` for what is not in `TRANSITIONS`."""

@@ -204,9 +204,8 @@ class Step:
             self._last_decode_end = time.perf_counter()
             for row in rows:
                 slot = self._slots[row.seq]
-                is_reading = slot.state is SlotState.PREFILL
-                slot.extend(row.tokens, is_adjacent=is_reading or len(rows) == 1)
-                if is_reading:
+                slot.tokens.extend(row.tokens)
+                if slot.state is SlotState.PREFILL:
                     self._count_read(slot, len(row.tokens))
             return rows
         return []

@@ -29,11 +29,8 @@ MIN_SHARED = 16
 MIN_KEPT = 32
 """Minimum number of unshared tokens of an idle sequence that becomes a branch: branches are few."""
 MOST_CELLS = 0.75
-"""Share of a GPU's cells above which all idle sequences move to the host's memory. Source: with
-what is left, a long prompt finds cells while they move."""
-MAX_IDLE_STEPS = 1000
-"""Steps after which an idle sequence leaves a GPU's cells. Source: by then attention has looked at
-its cells for as long as it takes to read them again (an H100, a model with 160 KB a token)."""
+"""Share of a GPU's cells above which idle sequences move to the host's memory. Source: with what
+is left, a long prompt finds cells while they move."""
 
 
 class PrefixCache:
@@ -57,7 +54,7 @@ class PrefixCache:
         self.copies = CopyTime()
         is_whole = not backend.states.can_cut
         self._host = HostCache(limits.host_bytes if is_on else 0, self.blocks, is_whole=is_whole)
-        self._transfer = HostTransfer(self._host, backend, self.copies)
+        self._transfer = HostTransfer(self._host, backend.states, self.copies)
         self._is_moving = False
         """Idle sequences are on their way to the host's memory."""
         self.checkpoints = Checkpoints(backend, slots, limits)
@@ -218,7 +215,7 @@ class PrefixCache:
         seq, namespace = self._free.pop(), slot.namespace
         self._backend.copy(slot.id, seq, 0, slot.n_pos)
         tokens = list(slot.tokens)
-        branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used, slot.n_adjacent)
+        branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
         self._branches[seq] = branch
         self.blocks.put(seq, branch.chain)
         self.index.extend(seq, namespace, tokens)
@@ -235,8 +232,6 @@ class PrefixCache:
             cells = self.index.tokens_of(source.seq)
             self.index.extend(slot.id, slot.namespace, cells[start : source.n])
         slot.append(more)
-        holder = self._branches.get(source.seq) or self.slots[source.seq]
-        slot.n_adjacent = min(slot.n_adjacent, holder.n_adjacent)
         slot.n_shared = max(slot.n_shared, source.n)
         self._use(source)
         self.note(slot)
@@ -298,7 +293,11 @@ class PrefixCache:
         return self._evict_oldest(self.idle())
 
     def begin_moving(self) -> None:
-        """Let idle sequences move to the host's memory: each row reads all cells in use."""
+        """Let idle sequences move to the host's memory, except a few cells that only they hold.
+
+        Each row of a batch reads all cells in use, of any sequence. On a GPU that costs less than
+        to move them, so there they stay until most cells are in use.
+        """
         self._is_moving = self.is_on
 
     def move_idle(self) -> None:
@@ -307,14 +306,19 @@ class PrefixCache:
         While prompts are read, that is one piece a step, unless what is left of them needs the
         cells.
         """
-        self.tick()  # the age of sequences counts steps
-        if not (self._is_moving or (self._backend.is_gpu and self.is_on)):
+        n_most = MOST_CELLS * self.counters.n_kv if self._backend.is_gpu else 0
+        if not self._is_moving or self.counters.n_kv_used <= n_most:
             return
         n_unread = sum(slot.n_prompt_left for slot in self.slots)
         if 0 < n_unread <= self.counters.n_kv - self.n_cells:
             self.copies.left_s = 0.0
         while not self.copies.is_over:
-            movable = self._movable()
+            movable = [
+                old
+                for old in self.idle()
+                if self.index.n_own(old.id) >= MIN_TOKENS
+                and self._transfer.can_hold(len(old.tokens))
+            ]
             if not movable:
                 self._is_moving = False
                 return
@@ -324,22 +328,6 @@ class PrefixCache:
                 self._remove(oldest)
 
     # -------------------------------------------------------------------------------------------
-
-    def _movable(self) -> list[Idle]:
-        """Return the idle sequences that should move to the host's memory, and can.
-
-        On a GPU copies take much of the time that reading would, so there a sequence must have
-        been idle for long, or most cells be in use.
-        """
-        idle = self.idle()
-        if self._backend.is_gpu and self.counters.n_kv_used <= MOST_CELLS * self.counters.n_kv:
-            idle = [old for old in idle if self._n_uses - old.last_used > MAX_IDLE_STEPS]
-        return [
-            old
-            for old in idle
-            if self.index.n_own(old.id) >= MIN_TOKENS
-            and self._transfer.can_hold(self._transfer.n_copied(old))
-        ]
 
     def _absorb(self, slot: Slot) -> bool:
         """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""

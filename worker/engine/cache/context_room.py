@@ -45,7 +45,6 @@ class ContextRoom:
         self._cache.unindex(slot, n_keep)
         self._backend.shift(slot.id, n_keep, n_keep + n_discard)
         del slot.tokens[n_keep : n_keep + n_discard]
-        slot.n_adjacent = min(slot.n_adjacent, n_keep)
         if slot.state is SlotState.PREFILL:
             del slot.active.reading[n_keep : n_keep + n_discard]
         slot.active.n_shifted += n_discard

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from worker.engine.backend import Backend
 from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache, size_of
 from worker.engine.media import count_positions
-from worker.engine.sequence_state import Checkpoint, HostCacheHit, State
+from worker.engine.sequence_state import Checkpoint, HostCacheHit, SequenceState, State
 from worker.engine.slot import BlockChain, CacheNamespace, Slot
 
 PAUSE_S = 60.0
@@ -66,7 +65,6 @@ class Copied(Protocol):
 
     id: int
     tokens: list[int]
-    n_adjacent: int
     chain: BlockChain
 
     @property
@@ -86,17 +84,16 @@ class _UnfinishedCopy:
     n_pos: int
     """Positions of the pieces."""
 
-    def is_of(self, old: Copied, n: int) -> bool:
-        return self.namespace == old.namespace and self.tokens == old.tokens[:n]
+    def is_of(self, old: Copied) -> bool:
+        return self.namespace == old.namespace and self.tokens == old.tokens
 
 
 class HostTransfer:
     """Carries pieces between the context and `HostCache`; used by the engine's thread only."""
 
-    def __init__(self, host: HostCache, backend: Backend, copies: CopyTime) -> None:
+    def __init__(self, host: HostCache, states: SequenceState, copies: CopyTime) -> None:
         self._host = host
-        self._backend = backend
-        self._states = backend.states
+        self._states = states
         self._copies = copies
         self._unfinished: _UnfinishedCopy | None = None
         self._token_bytes = 0.0
@@ -109,34 +106,20 @@ class HostTransfer:
         is_worth_it = n_tokens >= MIN_TOKENS and self._copies.clock() >= self._paused_until
         return is_worth_it and self._host.can_hold(n_tokens * self._token_bytes)
 
-    def n_copied(self, old: Copied) -> int:
-        """Return how many leading tokens of a sequence are to be copied; 0 if it is not.
-
-        Out of a GPU only cells that lie side by side are copied faster than they are read again.
-        A sequence that would lose more than half is not copied.
-        """
-        n_all, n_adjacent = len(old.tokens), min(old.n_adjacent, len(old.tokens))
-        if not self._backend.is_gpu:
-            return n_all
-        if 2 * n_adjacent < n_all:
-            return 0
-        return n_all if self._host.is_whole else n_adjacent
-
     def save(self, old: Copied, *, is_last: bool) -> bool:
-        """Copy more of a sequence; return whether all that is to be copied is there now.
+        """Copy more of a sequence; return whether all of it is in the host's memory now.
 
         If this is the last step in which that is possible, the beginning that is copied is kept.
         """
-        n_all, copy = self.n_copied(old), self._unfinished
+        n_all, copy = len(old.tokens), self._unfinished
         if not self.can_hold(n_all):
             return False
-        if copy is None or not copy.is_of(old, n_all):
-            tokens = old.tokens[:n_all]
-            if self._host.has(old.namespace, tokens, old.chain.cut(n_all)):
+        if copy is None or not copy.is_of(old):
+            if self._host.has(old.namespace, old.tokens, old.chain.cut(n_all)):
                 return True
-            pieces = self._host.pieces(old.namespace, tokens)
-            n_pos = count_positions(tokens[: len(pieces) * self._host.n_piece])
-            copy = _UnfinishedCopy(old.namespace, tokens, pieces, n_pos)
+            pieces = self._host.pieces(old.namespace, old.tokens)
+            n_pos = count_positions(old.tokens[: len(pieces) * self._host.n_piece])
+            copy = _UnfinishedCopy(old.namespace, list(old.tokens), pieces, n_pos)
         n = self._extend(copy, old)
         if n < n_all and not is_last:
             self._unfinished = copy

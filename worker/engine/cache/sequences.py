@@ -44,7 +44,6 @@ class CachedBranch:
     namespace: CacheNamespace
     chain: BlockChain
     last_used: int
-    n_adjacent: int
     checkpoints: Sequence[Checkpoint] = ()
     """None: where they are needed there are no branches."""
 

@@ -274,36 +274,6 @@ def test_on_a_gpu_idle_texts_stay_until_most_cells_are_in_use(
     assert cache.n_cells > len(OTHER), "no more than one had to move"
 
 
-def test_on_a_gpu_a_text_that_is_idle_for_long_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    copier = on_gpu(monkeypatch, 32768, 2 * TOKEN_S)
-    monkeypatch.setattr("worker.engine.cache.cache.MAX_IDLE_STEPS", 100)
-    cache = copier.rig.engine.cache
-    copier.ask(LONG)
-    copier.ask("A stream", n_predict=90)
-    assert cache.n_host_bytes == 0
-    copier.ask("A stream", n_predict=40)
-    assert cache.n_host_bytes > 0
-    assert cache.n_cells < 200
-    again = copier.ask(LONG)
-    assert copier.rig.done(again).n_cached == len(LONG)
-
-
-def test_on_a_gpu_what_slots_generate_in_turn_is_not_copied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    copier = on_gpu(monkeypatch, 32768, 2 * TOKEN_S)
-    monkeypatch.setattr("worker.engine.cache.cache.MAX_IDLE_STEPS", 100)
-    tasks = [copier.rig.submit(text, n_predict=300) for text in (LONG, OTHER)]
-    short = copier.rig.submit("Short", n_predict=300)
-    copier.finish(*tasks, short)
-    answers = [copier.rig.text(task) for task in tasks]
-    copier.ask("A stream", n_predict=200)
-    assert copier.rig.engine.cache.n_cells < 1000, "the short one has lost more than half: it stays"
-    for text, answer in zip((LONG, OTHER), answers, strict=True):
-        following = copier.ask(text + answer + "And then?")
-        assert copier.rig.done(following).n_cached == len(text) + 1
-
-
 def test_after_a_piece_that_takes_longer_than_reading_nothing_is_copied_for_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
