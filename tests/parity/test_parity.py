@@ -68,13 +68,13 @@ def test_every_decision_is_about_a_case() -> None:
 
 
 def _differ(case: Case, theirs: dict[str, Any], ours: dict[str, Any], *, is_gpu: bool) -> bool:
-    """Compare what was generated; on a GPU, where rounding may part two texts, its first half."""
+    """Compare what was generated; on a GPU, where rounding may part two texts, its first third."""
     if case.exact:
         return [*unequal(theirs["body"], ours["body"])] != []
     if not case.text:
         return False
     mine, other = generated(ours), generated(theirs)
-    n = len(other) // 2 if is_gpu else None
+    n = len(other) // 3 if is_gpu else None
     return mine[:n] != other[:n]
 
 
