@@ -41,6 +41,8 @@ class Rig:
     n_cells: int = 0
     """All cells, if every slot may use all of them; 0 gives each slot `n_ctx` of its own."""
     n_branches: int = 8
+    is_unified: bool = True
+    """All sequences share one cache; otherwise each slot has a cache of `n_ctx` cells."""
     needs_checkpoints: bool = False
     """Sequences can be cut only at their ends and at checkpoints."""
     n_checkpoints: int = 32
@@ -64,15 +66,15 @@ class Rig:
             n_slots=self.n_slots,
             n_ctx=self.n_cells or self.n_ctx * self.n_slots,
             kv_unified=self.n_cells > 0,
-            cache_branches=0 if self.needs_checkpoints else self.n_branches,
+            cache_branches=self.n_branches if self.can_copy_parts else 0,
             n_batch=self.n_batch,
             lora=self.lora,
             fake_step_ms=self.step_ms,
         )
         self.backend = FakeBackend(config)
-        if self.needs_checkpoints:
-            self.backend.states.needs_checkpoints = True
-            self.backend.states.can_cut = False
+        self.backend.is_unified = self.is_unified
+        self.backend.states.needs_checkpoints = self.needs_checkpoints
+        self.backend.states.can_cut = self.can_copy_parts
         self.engine = Engine(
             self.backend,
             EngineConfig(
@@ -91,6 +93,11 @@ class Rig:
             self.accounts,
         )
         self._ids = itertools.count(1)
+
+    @property
+    def can_copy_parts(self) -> bool:
+        """Whether a spare sequence may share the cells of a part."""
+        return self.is_unified and not self.needs_checkpoints
 
     def _emit(self, messages: Sequence[FrameItem]) -> None:
         self.emitted += map(payload_of, messages)

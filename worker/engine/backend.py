@@ -214,6 +214,8 @@ class Backend(Protocol):
     n_outputs: int
     """Maximum number of tokens of one `decode` with logits; at least one a sequence."""
     is_gpu: bool
+    is_unified: bool
+    """Whether all sequences share one cache. Otherwise each has its own, with a slot's context."""
     prefill_token_s: float
     """Time to read one prompt token in the warm-up, in seconds; 0 if unknown."""
 
@@ -283,7 +285,10 @@ class Backend(Protocol):
         """Remove positions `start` to `end` and move the later ones down."""
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Let `target` hold the cells `start` to `end` of `source` too; only if `can_copy`."""
+        """Let `target` hold the cells `start` to `end` of `source` too; only if `can_copy`.
+
+        Where caches are not shared, `target` becomes a copy of what `source` has before `end`.
+        """
 
     def regroup(self, seq: int, move: Regroup) -> None:
         """Let tokens share positions; only if `can_group`."""

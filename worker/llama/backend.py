@@ -44,11 +44,11 @@ from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_s
 from worker.llama.sampling.sampler_threads import SampleJob, open_sampler_threads
 from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
+from worker.llama.streams import INVALID, NO_CELLS, Streams
 from worker.llama.vocabulary import LlamaVocabulary
 
 logger = logging.getLogger(__name__)
 
-_NO_CELLS, _INVALID = 1, -1
 _WARMUP_TOKENS = 32
 """Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's
 time, which steps correct, and must not delay the start on a slow CPU."""
@@ -73,12 +73,16 @@ class LlamaBackend:
         self.n_batch = int(lib.llama_n_batch(self._context))
         spare = spare_sequence(self._context, config)
         self.n_seq = spare or int(lib.llama_n_seq_max(self._context))
+        self.is_unified = self._loaded.is_unified
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0
         self.adapters: Adapters = self._loaded.adapters
-        self.states: SequenceState = LlamaStates(self._context, config)
         self._batch = Batch(self.n_batch)
+        self._streams: Streams | None = None
+        if not self.is_unified:
+            self._streams = Streams(self._context, self._batch, self._loaded.n_ctx_slot)
+        self.states: SequenceState = LlamaStates(self._context, config, self._streams)
         self._outputs: Outputs | None = None
         """Logits of the last batch; None until they are read."""
         self._view: Outputs = np.empty((0, self._vocab.n_tokens), np.float32)
@@ -122,20 +126,23 @@ class LlamaBackend:
 
     def decode(self, rows: Sequence[BatchRow]) -> None:
         """Compute one batch."""
-        self._batch.fill(rows)
         self._device_sampling.before(rows)
         self._outputs = None
-        code = int(lib.llama_decode(self._context, self._batch.raw))
+        if self._streams is None:
+            self._batch.fill(rows)
+            code = int(lib.llama_decode(self._context, self._batch.raw))
+        else:
+            code = self._streams.decode(rows)
         if code == 0:
             if any(row.wants_logits for row in rows):
                 # A GPU still computes. Its logits are read next, and the time counts as decoding.
                 lib.llama_synchronize(self._context)
             self._device_sampling.after(rows)
             return
-        if code == _NO_CELLS:
+        if code == NO_CELLS:
             raise CacheFull
         reason = library.last_warnings()
-        raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < _INVALID)
+        raise DecodeFailed(f"llama_decode returned {code}: {reason}", fatal=code < INVALID)
 
     def is_broken(self, row: int, *, on_device: bool) -> bool:
         """Whether a row's logits are all NaN; nearly always the first tells."""
@@ -215,7 +222,10 @@ class LlamaBackend:
 
         Where checkpoints are needed, what of `target` cannot be cut is that of all of `source`.
         """
-        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+        if self._streams is None:
+            lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+        else:
+            self._streams.copy(source, target, end)
 
     def regroup(self, seq: int, move: Regroup) -> None:
         """Self-extend: move all positions up, divide a window's, and move the rest down."""

@@ -68,6 +68,12 @@ class Batch:
         self.raw.n_tokens = i
         self.first, self.last = first, last
 
+    def keep(self, sequences: Sequence[int]) -> None:
+        """Number only the rows of these sequences, in this order; each has one row."""
+        places = {self._seqs[last]: i for i, last in enumerate(self.last)}
+        kept = [places[seq] for seq in sequences]
+        self.first, self.last = ([of[i] for i in kept] for of in (self.first, self.last))
+
     def _fill_singles(self, rows: Sequence[BatchRow]) -> None:
         """Write rows of one token each, the most frequent case."""
         n, before = len(rows), int(self.raw.n_tokens)

@@ -57,6 +57,7 @@ class LoadedModel:
     n_ctx_slot: int
     n_outputs: int
     is_gpu: bool
+    is_unified: bool
     threads: Threads | None = None
     is_measured: bool = False
     """Log llama.cpp's own measurements when the model is freed."""
@@ -154,6 +155,7 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         n_ctx_slot=n_ctx_slot,
         n_outputs=count_outputs(config),
         is_gpu=_uses_gpu(config),
+        is_unified=is_unified(model, config),
         threads=open_threads(context, config),
         is_measured=config.perf,
     )
@@ -263,12 +265,23 @@ def can_cut_anywhere(model: Any) -> bool:
     return not (lib.llama_model_n_swa(model) > 0 or is_recurrent(model))
 
 
+def is_unified(model: Any, config: WorkerConfig) -> bool:
+    """Return whether all sequences share one cache.
+
+    Otherwise each slot has one, as in llama-server without `--kv-unified`: a GPU's attention reads
+    all cells of a cache, also those of others. A CPU passes over those, and then shares prefixes
+    and batches better. What llama.cpp cannot cut anywhere stays unified, because copies between
+    caches are made at the next batch, and checkpoints are put back before it.
+    """
+    return config.kv_unified or not _uses_gpu(config) or not can_cut_anywhere(model)
+
+
 def count_sequences(model: Any, config: WorkerConfig) -> int:
     """Return how many sequences there may be.
 
-    Recurrent layers and sliding windows take memory for each.
+    Recurrent layers and sliding windows take memory for each, and so do caches of their own.
     """
-    if not can_cut_anywhere(model):
+    if not (is_unified(model, config) and can_cut_anywhere(model)):
         return config.n_slots
     return min(MAX_SEQUENCES, n_sequences(config.n_slots, config.cache_branches) + 1)
 
@@ -333,6 +346,7 @@ def _make_context(model: Any, config: WorkerConfig, n_ctx_slot: int) -> Any:
     params.n_ctx = n_ctx_slot * config.n_slots
     if config.kv_unified:
         params.n_ctx = max(config.n_ctx, n_ctx_slot)  # the slots share it as they need it
+    params.kv_unified = is_unified(model, config)
     params.n_seq_max = count_sequences(model, config)
     # llama.cpp reserves a row of logits for each sequence and aborts where there is less room.
     params.n_outputs_max = max(count_outputs(config), params.n_seq_max)

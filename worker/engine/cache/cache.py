@@ -18,14 +18,12 @@ from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.host_transfer import CopyTime, HostTransfer
 from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.radix import RadixMatch
-from worker.engine.cache.sequences import CachedBranch, CachedPrefix, CacheLimits, Idle
+from worker.engine.cache.sequences import MIN_SHARED, CachedBranch, CachedPrefix, CacheLimits, Idle
 from worker.engine.media import are_whole, count_positions, count_shared, whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
-MIN_SHARED = 16
-"""Minimum number of tokens to share. Source: fewer are read in the time that sharing takes."""
 MIN_KEPT = 32
 """Minimum number of unshared tokens of an idle sequence that becomes a branch: branches are few."""
 MOST_CELLS = 0.75
@@ -47,14 +45,19 @@ class PrefixCache:
     ) -> None:
         """Keep nothing unless `is_on`."""
         self._backend = backend
+        self.is_unified = backend.is_unified
         self.slots = slots
         self.counters = counters
         self.blocks = CachedBlocks() if is_on else CachedBlocks(0)
         """The blocks that all sequences hold, as they are reported to gateways."""
         self.copies = CopyTime()
-        is_whole = not backend.states.can_cut
-        self._host = HostCache(limits.host_bytes if is_on else 0, self.blocks, is_whole=is_whole)
-        self._transfer = HostTransfer(self._host, backend.states, self.copies)
+        self._host = HostCache(
+            limits.host_bytes if is_on else 0,
+            self.blocks,
+            is_whole=not backend.states.can_cut,
+            can_cut=not backend.states.needs_checkpoints,
+        )
+        self._transfer = HostTransfer(self._host, backend, self.copies)
         self._is_moving = False
         """Idle sequences are on their way to the host's memory."""
         self.checkpoints = Checkpoints(backend, slots, limits)
@@ -111,6 +114,8 @@ class PrefixCache:
     @property
     def n_cells(self) -> int:
         """Cells in use; shared cells count once."""
+        if not self.is_unified:
+            return sum(len(slot.tokens) for slot in self.slots)
         unknown = (len(slot.tokens) - self.index.length(slot.id) for slot in self.slots)
         return self.index.n_tokens + sum(unknown)
 
@@ -123,8 +128,9 @@ class PrefixCache:
     def n_evictable(self) -> int:
         """Cells that evicting would free; a lower bound where idle sequences share some."""
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
-        own = sum(self.index.n_own(seq) for seq in (*self._branches, *idle))
-        return own if self.is_on else sum(len(self.slots[seq].tokens) for seq in idle)
+        if not (self.is_on and self.is_unified):
+            return sum(len(self.slots[seq].tokens) for seq in idle)
+        return sum(self.index.n_own(seq) for seq in (*self._branches, *idle))
 
     @property
     def n_host_bytes(self) -> int:
@@ -200,7 +206,7 @@ class PrefixCache:
         if not self.is_on:
             self._evicted(slot)
             return
-        if self.checkpoints.is_needed and 2 * n >= len(slot.tokens):
+        if self._host.is_whole and 2 * n >= len(slot.tokens):
             return  # as llama-server: the copy would be of all of it, and most of it stays
         self.note(slot)
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
@@ -232,7 +238,8 @@ class PrefixCache:
             cells = self.index.tokens_of(source.seq)
             self.index.extend(slot.id, slot.namespace, cells[start : source.n])
         slot.append(more)
-        slot.n_shared = max(slot.n_shared, source.n)
+        if self.is_unified:
+            slot.n_shared = max(slot.n_shared, source.n)
         self._use(source)
         self.note(slot)
         return source.n - start
@@ -298,7 +305,7 @@ class PrefixCache:
         Each row of a batch reads all cells in use, of any sequence. On a GPU that costs less than
         to move them, so there they stay until most cells are in use.
         """
-        self._is_moving = self.is_on
+        self._is_moving = self.is_on and self.is_unified
 
     def move_idle(self) -> None:
         """Move on with idle sequences, the least recently used first.
@@ -343,7 +350,8 @@ class PrefixCache:
             used.last_used = self.tick()
             return
         slot = self.slots[source.seq]
-        slot.n_shared = max(slot.n_shared, source.n)
+        if self.is_unified:
+            slot.n_shared = max(slot.n_shared, source.n)
         if slot.state is SlotState.IDLE:
             slot.last_used = self.tick()
 
@@ -383,4 +391,8 @@ class PrefixCache:
         if self.is_on and self.index.n_own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
-        self._transfer.save(old, is_last=True)
+        is_waited_for = any(slot.state is SlotState.DECODE for slot in self.slots)
+        # A copy that is one piece would stop all streams for as long as it takes.
+        is_long = not self.is_unified and self.copies.is_too_short(len(old.tokens))
+        if not (is_waited_for and is_long):
+            self._transfer.save(old, is_last=True)

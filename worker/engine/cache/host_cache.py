@@ -43,13 +43,19 @@ class HostCache:
     """Owns the copies; used by the engine's thread only."""
 
     def __init__(
-        self, n_bytes_max: int, blocks: CachedBlocks | None = None, *, is_whole: bool = False
+        self,
+        n_bytes_max: int,
+        blocks: CachedBlocks | None = None,
+        *,
+        is_whole: bool = False,
+        can_cut: bool = True,
     ) -> None:
         """`n_bytes_max` below 0 is no limit; `blocks` records the blocks of each copy.
 
-        With `is_whole` a copy is one piece, which can be cut only at its checkpoints.
+        With `is_whole` a copy is one piece. Sequences end at checkpoints unless they `can_cut`.
         """
         self.is_whole = is_whole
+        self._can_cut = can_cut
         self.n_piece = sys.maxsize if is_whole else PIECE
         """Tokens of each piece of a copy but the last."""
         self._blocks = blocks if blocks is not None else CachedBlocks()
@@ -108,7 +114,7 @@ class HostCache:
         self._add_chain(key, chain)
         self._index.extend(key, namespace, tokens)
         self.n_bytes += n_bytes
-        n_few = 1 if self.is_whole else MIN_TOKENS
+        n_few = MIN_TOKENS if self._can_cut else 1
         for other in match.keys & self._copies.keys():
             if self._index.n_own(other) < n_few:
                 for known in self._drop(other):
@@ -117,15 +123,17 @@ class HostCache:
 
     def find(self, namespace: Hashable, prompt: Sequence[int], n_max: int) -> HostCacheHit | None:
         """Find the copy that holds most of a prompt."""
-        if self.is_whole:
+        if not self._can_cut:
             return self._find_whole(namespace, prompt, n_max)
         match = self._index.longest(namespace, prompt)
         n = min(match.n, n_max)
         if n == 0:
             return None
-        key = min(match.keys)
+        # Of a copy that is one piece all comes back, before it is cut.
+        key = min(match.keys, key=lambda key: (self.is_whole * self._copies[key].n_bytes, key))
         self._use(key)
-        return HostCacheHit(n, self._copies[key].pieces)
+        copy = self._copies[key]
+        return HostCacheHit(n, copy.pieces, count_positions(copy.tokens))
 
     def clear(self) -> None:
         """Drop all copies."""

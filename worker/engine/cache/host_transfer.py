@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from worker.engine.backend import Backend
 from worker.engine.cache.host_cache import MIN_TOKENS, PIECE, HostCache, size_of
 from worker.engine.media import count_positions
-from worker.engine.sequence_state import Checkpoint, HostCacheHit, SequenceState, State
+from worker.engine.sequence_state import Checkpoint, HostCacheHit, State
 from worker.engine.slot import BlockChain, CacheNamespace, Slot
 
 PAUSE_S = 60.0
@@ -35,6 +36,8 @@ class CopyTime:
     spent_s: float = 0.0
     piece_s: float = 0.0
     """What a whole piece takes, by the last one that was copied, in any step."""
+    token_s: float = 0.0
+    """What a token takes, by the same piece."""
     read_s: float = 0.0
     """What reading a token takes, where that may be faster than to copy it; 0: it is not."""
     is_slow: bool = False
@@ -49,6 +52,10 @@ class CopyTime:
         """Whether the step has no time for another piece; the first is always copied."""
         return self.spent_s > 0.0 and self.spent_s + self.piece_s > self.left_s
 
+    def is_too_short(self, n_tokens: int) -> bool:
+        """Return whether the step has no time to copy so many tokens at once."""
+        return self.spent_s + self.token_s * n_tokens > self.left_s
+
     @contextmanager
     def measured(self, n_tokens: int) -> Iterator[None]:
         """Measure the copying of a piece of so many tokens."""
@@ -56,6 +63,7 @@ class CopyTime:
         yield
         took_s = self.clock() - start
         self.piece_s = took_s * max(1.0, PIECE / n_tokens)
+        self.token_s = took_s / n_tokens
         self.spent_s += took_s
         self.is_slow = n_tokens >= MIN_TOKENS and 0.0 < n_tokens * self.read_s < took_s
 
@@ -91,9 +99,10 @@ class _UnfinishedCopy:
 class HostTransfer:
     """Carries pieces between the context and `HostCache`; used by the engine's thread only."""
 
-    def __init__(self, host: HostCache, states: SequenceState, copies: CopyTime) -> None:
+    def __init__(self, host: HostCache, backend: Backend, copies: CopyTime) -> None:
         self._host = host
-        self._states = states
+        self._backend = backend
+        self._states = backend.states
         self._copies = copies
         self._unfinished: _UnfinishedCopy | None = None
         self._token_bytes = 0.0
@@ -141,16 +150,19 @@ class HostTransfer:
         end_pos = slot.n_pos + count_positions(slot.active.reading[start:end])
         with self._copies.measured(end - start):
             is_there = (
-                self._put_whole(seq, hit)
+                self._put_whole(seq, hit, end_pos)
                 if self._host.is_whole
                 else self._states.put_part(seq, hit.pieces[number], slot.n_pos, end_pos)
             )
         return end if is_there else -1
 
-    def _put_whole(self, seq: int, hit: HostCacheHit) -> bool:
-        """Replace a sequence by a copy, and cut it at the checkpoint at the end of what is used."""
+    def _put_whole(self, seq: int, hit: HostCacheHit, end_pos: int) -> bool:
+        """Replace a sequence by a copy, and cut it at the end of what is used."""
         if not self._states.put(seq, hit.pieces[0], hit.n_pos):
             return False
+        if not self._states.needs_checkpoints:
+            self._backend.remove(seq, end_pos)
+            return True
         at_end = [each for each in hit.checkpoints if each.n == hit.n]
         return all(self._states.go_back(seq, each) for each in at_end)
 

@@ -11,9 +11,9 @@ may be shared, and these are never moved (`ContextRoom`).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from worker.engine.cache.cache import MIN_SHARED, PrefixCache
+from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.cache.sequences import CachedPrefix
+from worker.engine.cache.sequences import CachedPrefix, min_shared
 from worker.engine.media import whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import Slot, SlotState, SlotTask
@@ -35,6 +35,7 @@ class PrefixSharing:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._counters = cache.counters
+        self._min_shared = min_shared(cache.slots[0].n_ctx, is_unified=cache.is_unified)
 
     def provide(self, slots: Sequence[Slot]) -> None:
         """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
@@ -84,7 +85,7 @@ class PrefixSharing:
             return False
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
-        if expected.n < n_now + MIN_SHARED and not has_same_prompt(expected, run):
+        if expected.n < n_now + self._min_shared and not has_same_prompt(expected, run):
             return False
         self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
         return True
@@ -95,7 +96,7 @@ class PrefixSharing:
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_ready = max(len(slot.tokens), ready.n if ready else 0)
         hit = self._cache.find_copy(slot, max_reused(run), n_ready + MIN_RESTORED)
-        if ready is not None and ready.n >= min_reused(slot):
+        if ready is not None and ready.n >= min_reused(slot, self._min_shared):
             self._take(slot, ready)
         if hit is not None:
             self._restore(slot, hit)
@@ -129,10 +130,10 @@ def max_reused(run: SlotTask) -> int:
     return whole_pieces(run.task.media, len(run.reading) - 1)
 
 
-def min_reused(slot: Slot) -> int:
-    """Return the minimum number of tokens worth taking; a whole prompt always is."""
+def min_reused(slot: Slot, n_worth: int) -> int:
+    """Return the minimum length of a prefix worth taking; a whole prompt always is."""
     n_all = len(slot.active.reading) - 1
-    return max(len(slot.tokens) + 1, min(len(slot.tokens) + MIN_SHARED, n_all))
+    return max(len(slot.tokens) + 1, min(len(slot.tokens) + n_worth, n_all))
 
 
 def has_same_prompt(expected: ExpectedPrefix, run: SlotTask) -> bool:

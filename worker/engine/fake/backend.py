@@ -130,6 +130,7 @@ class FakeBackend:
         self.n_seq = n_sequences(config.n_slots, config.cache_branches)
         self.n_outputs = config.n_slots * (1 + FAKE_DRAFT)
         self.is_gpu = False
+        self.is_unified = True
         self.prefill_token_s = 0.0
         self.adapters = FakeAdapters(config.lora, scale=not config.lora_init_without_apply)
         self.states = FakeStates(
@@ -203,8 +204,7 @@ class FakeBackend:
         self._process_faults.inject()
         n_tokens = sum(len(row.tokens) for row in rows)
         assert 0 < n_tokens <= self.n_batch, f"batch of {n_tokens} tokens"
-        n_at_most = sum(map(len, self._cells.values()))  # counting shared cells once takes long
-        if n_at_most + n_tokens > self.n_cells < self.n_used + n_tokens:
+        if not self._fits(rows, n_tokens):
             raise CacheFull
         for row in rows:
             cells = self._cells.setdefault(row.seq, [])
@@ -223,6 +223,15 @@ class FakeBackend:
         assert n_outputs <= self.n_outputs, f"{n_outputs} rows of logits"
         self._last = list(rows)
         self._record.add(sum(len(row.tokens) for row in rows if self._is_prompt(row)), 0)
+
+    def _fits(self, rows: Sequence[BatchRow], n_tokens: int) -> bool:
+        if not self.is_unified:
+            n_most = self.n_cells // self.n_seq
+            return all(
+                len(self._cells.get(row.seq, ())) + len(row.tokens) <= n_most for row in rows
+            )
+        n_at_most = sum(map(len, self._cells.values()))  # counting shared cells once takes long
+        return n_at_most + n_tokens <= self.n_cells or self.n_used + n_tokens <= self.n_cells
 
     def _is_prompt(self, row: BatchRow) -> bool:
         sampler = self._samplers.get(row.seq)
@@ -322,7 +331,10 @@ class FakeBackend:
         cells = self._cells.setdefault(target, [])
         held = self._cells[source]
         assert start == count_positions(cells) and end <= count_positions(held)
-        cells += held[index_of(held, start) : index_of(held, end)]
+        if self.is_unified:
+            cells += held[index_of(held, start) : index_of(held, end)]
+        else:
+            cells[:] = map(Cell, held[: index_of(held, end)])
         self.states.ends[target] = self.states.ends.get(source, 0)
         self._note_mark(target)
 

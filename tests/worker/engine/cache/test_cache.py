@@ -261,7 +261,7 @@ def test_a_copy_takes_the_place_of_one_that_ends_in_few_other_tokens() -> None:
 
 
 def test_memory_that_cannot_be_cut_takes_only_whole_copies() -> None:
-    host = HostCache(-1, is_whole=True)
+    host = HostCache(-1, is_whole=True, can_cut=False)
     host.put("", [1] * 80, [b"short"])
     host.put("", [1] * 80 + [2] * 20, [b"longer"])
     assert host.find("", [1] * 80 + [3], 80) is None

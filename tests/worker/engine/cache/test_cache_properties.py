@@ -33,15 +33,19 @@ class CacheMachine(RuleBasedStateMachine):
     """One engine whose slots share 320 cells, branches and a host's cache beside them."""
 
     needs_checkpoints = False
+    is_unified = True
+    n_cells = 320
 
     def __init__(self) -> None:
         super().__init__()
         self.n_open = FakeSampler.open_count
         self.rig = Rig(
             n_slots=3,
-            n_cells=320,
+            n_ctx=320,
+            n_cells=320 if self.is_unified else 0,
             n_batch=24,
             n_branches=2,
+            is_unified=self.is_unified,
             needs_checkpoints=self.needs_checkpoints,
             n_checkpoints=4,
             host_bytes=2000,
@@ -151,8 +155,8 @@ class CacheMachine(RuleBasedStateMachine):
     def the_books_do_not_count_too_much(self) -> None:
         """Cells that the cache says are in use are; memory is bounded."""
         cache = self.rig.engine.cache
-        assert cache.n_cells <= self.rig.backend.n_used <= 320
-        if self.needs_checkpoints:
+        assert cache.n_cells <= self.rig.backend.n_used <= self.n_cells
+        if self.needs_checkpoints or not self.is_unified:
             assert cache.n_cells == self.rig.backend.n_used
         assert 0 <= cache.n_evictable <= cache.n_cells
         assert cache.n_host_bytes <= 2000
@@ -185,3 +189,14 @@ class CheckpointMachine(CacheMachine):
 
 CheckpointMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestCheckpoints = CheckpointMachine.TestCase
+
+
+class StreamMachine(CacheMachine):
+    """The same where each slot has a cache of its own."""
+
+    is_unified = False
+    n_cells = 960
+
+
+StreamMachine.TestCase.settings = examples(80, stateful_step_count=40)
+TestStreams = StreamMachine.TestCase

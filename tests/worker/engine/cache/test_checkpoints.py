@@ -6,8 +6,8 @@ import pytest
 
 from tests.worker.engines import Rig
 from worker.engine.cache import checkpoints
-from worker.engine.cache.cache import MIN_SHARED
 from worker.engine.cache.checkpoints import BEFORE_END
+from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.fake.backend import BOS, FakeBackend
 from worker.engine.slot import Slot
 

@@ -231,7 +231,7 @@ def test_the_beginning_of_an_image_is_of_no_use() -> None:
     assert copier.rig.done(100).n_cached == min(task.media)
 
 
-def test_what_cannot_be_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_copied_in_part_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeStates, "can_cut", False)
     rig = Rig(n_slots=1, n_ctx=8192, n_batch=512, host_bytes=1_000_000)
     first = rig.submit(LONG)
@@ -243,8 +243,9 @@ def test_what_cannot_be_cut_is_one_piece(monkeypatch: pytest.MonkeyPatch) -> Non
     rig.engine.cache.evict()
     following = rig.submit(LONG + answer + "And then?")
     rig.finish()
-    assert rig.done(other).n_cached == 0
-    assert rig.done(following).n_cached == len(LONG + answer)
+    assert rig.done(other).n_cached == len(LONG) + 1
+    assert rig.text(other) == alone(LONG + "no")
+    assert rig.done(following).n_cached == len(LONG) + 1
     assert rig.text(following) == alone(LONG + answer + "And then?")
 
 

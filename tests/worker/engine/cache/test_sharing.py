@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow, DecodeFailed
-from worker.engine.cache.cache import MIN_SHARED
+from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.slot import SlotState
 
 PREFIX = "You are a careful assistant who answers in one short sentence. "
