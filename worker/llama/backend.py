@@ -318,7 +318,7 @@ class LlamaBackend:
         token = max(0, self._vocab.bos(), self._vocab.eos())
         n_ubatch = int(lib.llama_n_ubatch(self._context))
         largest = min(n_ubatch, self._loaded.n_ctx_slot) if self.is_gpu else 0
-        for n in (1, max(largest, _WARMUP_TOKENS)):
+        for n in (1, min(self.n_batch, max(largest, _WARMUP_TOKENS))):
             start = time.perf_counter()
             self.decode([BatchRow(0, 0, [token] * n, True)])
             self.prefill_token_s = (time.perf_counter() - start) / n

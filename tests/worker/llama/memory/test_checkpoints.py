@@ -134,6 +134,12 @@ def test_without_checkpoints_all_is_read_again(
     assert second.text == fresh[ASKED[1]]
 
 
+def test_a_batch_may_be_smaller_than_those_of_the_warm_up(model: str) -> None:
+    with serving(1, model=model, n_ctx=512, n_batch=4) as served:
+        assert served.backend.n_batch < 32
+        assert served.ask("Where is A?", n_predict=4).done.n_predicted == 4
+
+
 def test_models_are_told_apart_by_their_architecture(one: Served, model: str) -> None:
     """llama.cpp would end the process if a part of DeepSeek V4's memory was shared."""
     assert architecture(one.backend._loaded.model) == Path(model).stem
