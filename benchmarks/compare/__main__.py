@@ -19,6 +19,7 @@ from worker.settings.resolve import find_model
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _NAMES = [workload.name for workload in WORKLOADS]
+_USUAL = [workload.name for workload in WORKLOADS if not workload.must_be_named]
 
 
 @click.command()
@@ -70,7 +71,7 @@ def compared(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plan(values: dict[str, Any]) -> Plan:
-    order, names = Order(values["order"]), values["names"] or _NAMES
+    order, names = Order(values["order"]), values["names"] or _USUAL
     chosen = [workload for workload in WORKLOADS if workload.name in names]
     if order is Order.TOGETHER:
         if alone := [

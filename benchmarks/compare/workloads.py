@@ -45,6 +45,8 @@ class Workload:
     counts_new: bool = False
     needs_to_be_alone: bool = False
     """Whether another server on the machine changes what is measured."""
+    must_be_named: bool = False
+    """Whether it takes so long that it runs only if it is asked for."""
     figures: Callable[[Measured], Figures]
 
 
@@ -149,6 +151,15 @@ WORKLOADS = (
         shape=LoadShape(prompt=fixed(1200), output=fixed(16)),
         load=BenchLoad(requests=4, background=4, background_tokens=1024),
         figures=_mixed,
+    ),
+    Workload(
+        name="long",
+        title="8 prompts of 1,500 tokens of their own at once, a cache for each slot",
+        shape=LoadShape(prompt=fixed(1500), output=fixed(64)),
+        load=BenchLoad(concurrency=8, requests=8),
+        extra=("--no-kv-unified",),
+        must_be_named=True,
+        figures=_streams,
     ),
     Workload(
         name="unary",

@@ -236,8 +236,9 @@ def compare(kit: Kit) -> Found:
     """Compare with llama-server under each load, with a random model of several gigabytes."""
     if _theirs(kit) is None:
         return _NO_SERVER
-    loads = ("one-stream", "streams", "shared-1500", "mixed", "unary")[: 1 if kit.is_dry else 5]
-    return {load: kit.once(f"compare-{load}", partial(_compared, kit, load)) for load in loads}
+    loads = ("one-stream", "streams", "shared-1500", "mixed", "unary", "long")
+    chosen = loads[:1] if kit.is_dry else loads
+    return {load: kit.once(f"compare-{load}", partial(_compared, kit, load)) for load in chosen}
 
 
 def _compared(kit: Kit, load: str) -> Any:

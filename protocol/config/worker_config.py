@@ -84,7 +84,7 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     kv_unified: bool = param(
         False,
         "Share one KV cache between all slots: any request may use the whole context, and waits"
-        " if others use it. Off: each slot has an equal part, on a GPU as a cache of its own.",
+        " if others use it. Off: each slot has a cache of its own, with an equal part.",
     )
     cache_branches: int = param(
         32, "Finished prompts kept in the KV cache beside those of the slots.", low=0, high=255

@@ -214,8 +214,6 @@ class Backend(Protocol):
     n_outputs: int
     """Maximum number of tokens of one `decode` with logits; at least one a sequence."""
     is_gpu: bool
-    is_unified: bool
-    """Whether all sequences share one cache. Otherwise each has its own, with a slot's context."""
     prefill_token_s: float
     """Time to read one prompt token in the warm-up, in seconds; 0 if unknown."""
 
@@ -292,6 +290,10 @@ class Backend(Protocol):
 
     def regroup(self, seq: int, move: Regroup) -> None:
         """Let tokens share positions; only if `can_group`."""
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether all sequences share one cache; otherwise each has its own, a slot's context."""
 
     @property
     def can_group(self) -> bool:

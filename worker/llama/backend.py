@@ -44,7 +44,7 @@ from worker.llama.sampling.sampler import LlamaSampler, Outputs, Scratch, open_s
 from worker.llama.sampling.sampler_threads import SampleJob, open_sampler_threads
 from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
-from worker.llama.streams import INVALID, NO_CELLS, Streams
+from worker.llama.streams import INVALID, NO_CELLS, open_streams
 from worker.llama.vocabulary import LlamaVocabulary
 
 logger = logging.getLogger(__name__)
@@ -73,15 +73,12 @@ class LlamaBackend:
         self.n_batch = int(lib.llama_n_batch(self._context))
         spare = spare_sequence(self._context, config)
         self.n_seq = spare or int(lib.llama_n_seq_max(self._context))
-        self.is_unified = self._loaded.is_unified
         self.n_outputs = self._loaded.n_outputs
         self.is_gpu = self._loaded.is_gpu
         self.prefill_token_s = 0.0
         self.adapters: Adapters = self._loaded.adapters
         self._batch = Batch(self.n_batch)
-        self._streams: Streams | None = None
-        if not self.is_unified:
-            self._streams = Streams(self._context, self._batch, self._loaded.n_ctx_slot)
+        self._streams = open_streams(self._loaded, self._batch)
         self.states: SequenceState = LlamaStates(self._context, config, self._streams)
         self._outputs: Outputs | None = None
         """Logits of the last batch; None until they are read."""
@@ -96,11 +93,9 @@ class LlamaBackend:
         self._sampler_threads = open_sampler_threads(self._context, n_samplers)
         self._media = self._open_media(config)
         self.embedder = open_embedder(self._loaded, config, self._media)
-        pieces = self.vocabulary.special_pieces
-        grammars = Grammars(self._vocab, pieces, eog)
-        self._scratch = Scratch(
-            Candidates(self._vocab.n_tokens), pieces, self.vocabulary.pieces, grammars
-        )
+        pieces, special = self.vocabulary.pieces, self.vocabulary.special_pieces
+        candidates = Candidates(self._vocab.n_tokens)
+        self._scratch = Scratch(candidates, special, pieces, Grammars(self._vocab, special, eog))
         self.card = self._describe()
         if self.card.can_generate:
             self._try_defaults(config.sampling)
@@ -108,6 +103,11 @@ class LlamaBackend:
                 self._warm_up()
 
     # ---- Backend ------------------------------------------------------------------------------
+
+    @property
+    def is_unified(self) -> bool:
+        """Whether all sequences share one cache."""
+        return self._streams is None
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Turn text into tokens; any thread may call it."""

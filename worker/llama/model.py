@@ -266,14 +266,12 @@ def can_cut_anywhere(model: Any) -> bool:
 
 
 def is_unified(model: Any, config: WorkerConfig) -> bool:
-    """Return whether all sequences share one cache.
+    """Return whether all sequences share one cache; otherwise each slot has its own.
 
-    Otherwise each slot has one, as in llama-server without `--kv-unified`: a GPU's attention reads
-    all cells of a cache, also those of others. A CPU passes over those, and then shares prefixes
-    and batches better. What llama.cpp cannot cut anywhere stays unified, because copies between
-    caches are made at the next batch, and checkpoints are put back before it.
+    What llama.cpp cannot cut anywhere always shares one: it makes copies between caches at the next
+    batch, and checkpoints are put back before that.
     """
-    return config.kv_unified or not _uses_gpu(config) or not can_cut_anywhere(model)
+    return config.kv_unified or not can_cut_anywhere(model)
 
 
 def count_sequences(model: Any, config: WorkerConfig) -> int:
@@ -281,7 +279,7 @@ def count_sequences(model: Any, config: WorkerConfig) -> int:
 
     Recurrent layers and sliding windows take memory for each, and so do caches of their own.
     """
-    if not (is_unified(model, config) and can_cut_anywhere(model)):
+    if not (config.kv_unified and can_cut_anywhere(model)):
         return config.n_slots
     return min(MAX_SEQUENCES, n_sequences(config.n_slots, config.cache_branches) + 1)
 

@@ -14,12 +14,18 @@ import llama_cpp.llama_cpp as lib
 
 from worker.engine.backend import BatchRow
 from worker.llama.batch import Batch
+from worker.llama.model import LoadedModel
 
 MAX_GAP = 4
 """Maximum sequences between two of a batch that are computed, too. Source: on an H100 a pass over
 5 GB of weights takes 4.3 ms, and a sequence of 8,000 tokens 0.75 ms."""
 NO_CELLS, INVALID = 1, -1
 """What llama_decode returns."""
+
+
+def open_streams(loaded: LoadedModel, batch: Batch) -> "Streams | None":
+    """Return None where all sequences share one cache."""
+    return None if loaded.is_unified else Streams(loaded.context, batch, loaded.n_ctx_slot)
 
 
 class Streams:

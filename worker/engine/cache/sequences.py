@@ -14,7 +14,7 @@ MAX_SEQUENCES = 256
 MIN_SHARED = 16
 """Minimum number of tokens to share. Source: fewer are read in the time that sharing takes."""
 _CELLS_PER_TOKEN = 128
-"""Cells of another cache that a GPU copies while it reads a token. Source: 190 on an H100, with a
+"""Cells of another cache that are copied while a token is read. Source: 190 on an H100, with a
 model of 5 GB."""
 
 

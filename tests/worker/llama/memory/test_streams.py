@@ -1,4 +1,4 @@
-"""Slots with caches of their own, as on a GPU without `--kv-unified`; here computed by the CPU."""
+"""Slots with caches of their own: the real llama.cpp without `--kv-unified`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +15,12 @@ from tests.worker.conftest import serving
 from tests.worker.served import Served, is_plausible
 from worker.engine.backend import BatchRow, CacheFull
 from worker.llama.backend import LlamaBackend
-from worker.llama.model import count_sequences, is_unified
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
 N_SLOTS, N_CTX = 4, 512
 STORY = "Once upon a time there was a very old house at the end of the street, and in it lived"
 TOKENS = [100 + i % 50 for i in range(60)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def as_on_a_gpu() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.llama.model.is_unified", lambda _model, config: config.kv_unified)
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +177,3 @@ def test_a_saved_slot_is_that_of_a_unified_cache(
         answer = two.ask(STORY + " a witch who", id_slot=1)
     assert answer.done.n_cached == n_tokens
     is_plausible(single, STORY + " a witch who", answer)
-
-
-def test_on_a_cpu_all_share_one_cache(backend: LlamaBackend, monkeypatch: Any) -> None:
-    model, config = backend._loaded.model, WorkerConfig(n_slots=3, cache_branches=5)
-    monkeypatch.setattr("worker.llama.model._uses_gpu", lambda _config: False)
-    assert is_unified(model, config)
-    monkeypatch.setattr("worker.llama.model._uses_gpu", lambda _config: True)
-    assert not is_unified(model, config)
-    assert count_sequences(model, config) == 3
