@@ -87,7 +87,10 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         " if others use it. Off: each slot has a cache of its own, with an equal part.",
     )
     cache_branches: int = param(
-        32, "Finished prompts kept in the KV cache beside those of the slots.", low=0, high=255
+        32,
+        "Finished prompts kept in a unified KV cache beside those of the slots.",
+        low=0,
+        high=255,
     )
     cache_ram: int = param(
         8192,

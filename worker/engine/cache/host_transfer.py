@@ -53,8 +53,11 @@ class CopyTime:
         return self.spent_s > 0.0 and self.spent_s + self.piece_s > self.left_s
 
     def is_too_short(self, n_tokens: int) -> bool:
-        """Return whether the step has no time to copy so many tokens at once."""
-        return self.spent_s + self.token_s * n_tokens > self.left_s
+        """Return whether the step has no time to copy so many tokens at once.
+
+        Where reading takes much longer than copying, it always has.
+        """
+        return self.read_s > 0.0 and self.spent_s + self.token_s * n_tokens > self.left_s
 
     @contextmanager
     def measured(self, n_tokens: int) -> Iterator[None]:

@@ -249,6 +249,28 @@ def test_what_cannot_be_copied_in_part_is_one_piece(monkeypatch: pytest.MonkeyPa
     assert rig.text(following) == alone(LONG + answer + "And then?")
 
 
+@pytest.mark.parametrize(("is_gpu", "is_copied"), [(True, False), (False, True)])
+def test_a_cache_of_its_own_is_copied_out_of_a_gpu_only_if_the_step_has_the_time(
+    monkeypatch: pytest.MonkeyPatch, *, is_gpu: bool, is_copied: bool
+) -> None:
+    rig = Rig(n_slots=2, n_ctx=8192, n_batch=512, host_bytes=1_000_000, is_unified=False)
+    monkeypatch.setattr(rig.backend, "is_gpu", is_gpu)
+    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
+    rig.engine._step._budget.token_s = TOKEN_S
+    copies = rig.engine.cache.copies
+    rig.submit(LONG, slot=0)
+    rig.finish()
+    rig.submit("A stream", slot=1, n_predict=500)
+    rig.turn()
+    copies.token_s = 0.001  # three seconds for the long one
+    rig.submit(OTHER, slot=0)
+    rig.finish()
+    assert bool(rig.engine.cache.n_host_bytes) == is_copied
+    again = rig.submit(LONG, slot=0)
+    rig.finish()
+    assert rig.text(again) == alone(LONG)
+
+
 def on_gpu(monkeypatch: pytest.MonkeyPatch, n_cells: int, token_s: float) -> Copier:
     """Return an engine that reads a token in `token_s`."""
     copier = Copier(Rig(n_slots=3, n_cells=n_cells, n_batch=512, host_bytes=1_000_000))
