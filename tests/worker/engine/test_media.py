@@ -187,7 +187,8 @@ def test_embeddings_that_are_kept_are_bounded_in_bytes(
     assert seeing._media is not None
     assert list(seeing._media._embeddings) == [piece.key for piece in pieces[1:]]
     monkeypatch.setattr(media_reader, "_CACHED_BYTES", 1)
-    seeing.decode_media(1, 0, pieces[0])
+    seeing.clear()
+    seeing.decode_media(0, 0, pieces[0])
     assert list(seeing._media._embeddings) == [pieces[0].key]
     seeing.clear()
 
