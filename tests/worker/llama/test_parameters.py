@@ -83,7 +83,9 @@ def test_shares_of_devices_and_the_file_reach_llama_cpp(monkeypatch: pytest.Monk
     [
         (["-c", "1024"], "n_ctx", 1024),
         (["-np", "4", "-c", "100", "--no-kv-unified"], "n_ctx", 4 * 256),
-        (["-np", "3", "--cache-branches", "0"], "n_seq_max", 3 + 1),
+        (["-np", "3", "-kvu", "--cache-branches", "0"], "n_seq_max", 3 + 1),
+        (["-np", "3"], "n_seq_max", 3),
+        (["-np", "3", "-kvu"], "kv_unified", True),
         (["-b", "300"], "n_batch", 300),
         (["-b", "-1", "-c", "8192"], "n_batch", 8192),
         (["-b", "2147483647", "-c", "1024"], "n_batch", 1024),
