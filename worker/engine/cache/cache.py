@@ -206,7 +206,7 @@ class PrefixCache:
         if not self.is_on:
             self._evicted(slot)
             return
-        if self._host.is_whole and 2 * n >= len(slot.tokens):
+        if self.checkpoints.is_needed and 2 * n >= len(slot.tokens):
             return  # as llama-server: the copy would be of all of it, and most of it stays
         self.note(slot)
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds

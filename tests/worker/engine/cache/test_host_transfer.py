@@ -249,6 +249,16 @@ def test_what_cannot_be_copied_in_part_is_one_piece(monkeypatch: pytest.MonkeyPa
     assert rig.text(following) == alone(LONG + answer + "And then?")
 
 
+def test_chats_that_take_turns_in_one_slot_come_back_behind_what_they_have_alike() -> None:
+    rig = Rig(n_slots=1, n_ctx=8192, n_batch=512, host_bytes=1_000_000, is_unified=False)
+    for turn in range(3):
+        for name in "abc":
+            task = rig.submit(LONG + name * 100 * (turn + 1))
+            rig.finish()
+            expected = len(LONG) + 1 + 100 * turn
+            assert rig.done(task).n_cached >= expected or (turn, name) == (0, "a")
+
+
 @pytest.mark.parametrize(("is_gpu", "is_copied"), [(True, False), (False, True)])
 def test_a_cache_of_its_own_is_copied_out_of_a_gpu_only_if_the_step_has_the_time(
     monkeypatch: pytest.MonkeyPatch, *, is_gpu: bool, is_copied: bool
