@@ -154,7 +154,7 @@ WORKLOADS = (
     ),
     Workload(
         name="long",
-        title="8 prompts of 1,500 tokens of their own at once, a cache for each slot",
+        title="8 prompts of 1,500 words of their own at once, a cache for each slot",
         shape=LoadShape(prompt=fixed(1500), output=fixed(64)),
         load=BenchLoad(concurrency=8, requests=8),
         extra=("--no-kv-unified",),
