@@ -85,7 +85,8 @@ class PrefixSharing:
             return False
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
-        if expected.n < n_now + self._min_shared and not has_same_prompt(expected, run):
+        is_free = self._cache.is_unified and has_same_prompt(expected, run)
+        if expected.n < n_now + self._min_shared and not is_free:
             return False
         self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
         return True
@@ -96,10 +97,19 @@ class PrefixSharing:
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_ready = max(len(slot.tokens), ready.n if ready else 0)
         hit = self._cache.find_copy(slot, max_reused(run), n_ready + MIN_RESTORED)
-        if ready is not None and ready.n >= min_reused(slot, self._min_shared):
+        if ready is not None and ready.n >= self._min_reused(slot):
             self._take(slot, ready)
         if hit is not None:
             self._restore(slot, hit)
+
+    def _min_reused(self, slot: Slot) -> int:
+        """Return the minimum length of a prefix worth taking.
+
+        A whole prompt always is, except where that copies a cache.
+        """
+        n = len(slot.tokens) + self._min_shared
+        n_all = len(slot.active.reading) - 1
+        return max(len(slot.tokens) + 1, min(n, n_all)) if self._cache.is_unified else n
 
     def _restore(self, slot: Slot, hit: HostCacheHit) -> None:
         """Copy more of the prefix back; the slot waits while some is missing."""
@@ -128,12 +138,6 @@ def is_waiting(run: SlotTask) -> bool:
 def max_reused(run: SlotTask) -> int:
     """Return the maximum number of tokens to take: all but the last, whose logits are needed."""
     return whole_pieces(run.task.media, len(run.reading) - 1)
-
-
-def min_reused(slot: Slot, n_worth: int) -> int:
-    """Return the minimum length of a prefix worth taking; a whole prompt always is."""
-    n_all = len(slot.active.reading) - 1
-    return max(len(slot.tokens) + 1, min(len(slot.tokens) + n_worth, n_all))
 
 
 def has_same_prompt(expected: ExpectedPrefix, run: SlotTask) -> bool:

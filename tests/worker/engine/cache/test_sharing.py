@@ -145,3 +145,13 @@ def test_a_shared_context_is_shifted_only_after_it_has_cells_of_its_own() -> Non
         assert books_agree(rig)
     assert own == {0, 1} == set(shifted)
     assert [rig.done(task).n_predicted for task in tasks] == [200, 200]
+
+
+def test_a_cache_is_not_copied_for_a_short_prompt() -> None:
+    rig = Rig(n_slots=2, n_ctx=12800, n_batch=512, is_unified=False)
+    short, long = "x" * 50, "y" * 200
+    for prompt, n_cached in ((short, 0), (long, len(long) + 1)):
+        tasks = [rig.submit(prompt) for _ in range(2)]
+        rig.finish()
+        assert rig.done(tasks[1]).n_cached == n_cached
+        assert len({rig.text(task) for task in tasks}) == 1

@@ -149,7 +149,7 @@ def test_a_prompt_takes_what_another_slot_has_read(single: Served, four: Served)
 
 
 def test_choices_of_one_prompt_read_it_once(single: Served, four: Served) -> None:
-    prompt = "Three brothers went into the wood, and the eldest of them said that he"
+    prompt = "Three brothers went into the wood, and the eldest of them said that he" * 2
     answers = four.ask_all([prompt] * 3)
     n_prompt = answers[0].done.n_prompt
     assert sum(n_prompt - answer.done.n_cached for answer in answers) == n_prompt
