@@ -1,5 +1,6 @@
 """The seam for copies of a sequence's memory: what a slot is saved from and restored to."""
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -28,6 +29,22 @@ class HostCacheHit(NamedTuple):
     """Those of such a copy; one is at `n` if that is not its end."""
 
 
+NUMBER = struct.Struct("<I")
+"""A number of streams or cells in a state."""
+
+
+def spread(state: State, n_streams: int, stream: int) -> list[State]:
+    """Write the state of a unified cache as that of one with several streams, all others empty.
+
+    A state begins with the number of streams, and has for each the number of its cells before them.
+    """
+    if n_streams <= 1:
+        return [state]
+    before = NUMBER.pack(n_streams) + bytes(NUMBER.size * stream)
+    after = bytes(NUMBER.size * (n_streams - 1 - stream))
+    return [before, memoryview(state)[NUMBER.size :], after]
+
+
 class SequenceState(Protocol):
     """Reads and writes the memory of sequences; used between two steps."""
 
@@ -38,7 +55,8 @@ class SequenceState(Protocol):
     projector: str
     """What images and sounds were read with, which matters for them alone; empty without one."""
     n_streams: int
-    """Streams of the cache that llama-server has with the same options; 0 if that is not known."""
+    """Streams of the cache, as llama-server's with the same options; 0 if not all of a state is
+    such a cache's. States are those of a unified one all the same."""
 
     can_cut: bool
     """Whether a part of a sequence can be copied; otherwise only the whole."""

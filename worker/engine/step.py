@@ -152,7 +152,7 @@ class Step:
     def _read_media(self, runnable: list[Slot]) -> list[Slot]:
         """Read one image or sound, of the oldest task first; it needs a separate batch.
 
-        Return the slots that still take part: tasks may be preempted for it.
+        Return the slots that still take part: tasks may be preempted for it, or fail.
         """
         reading = [slot for slot in runnable if slot.state is SlotState.PREFILL]
         ready = [
@@ -167,7 +167,8 @@ class Step:
         is_wanted = True
         while is_wanted and not self._has_read_media(slot):
             is_wanted = self._preemption.make_room_for_media(slot)
-        return [slot for slot in runnable if not slot.active.is_preempted]
+        ended = self.results.finished
+        return [slot for slot in runnable if not (slot.active.is_preempted or slot in ended)]
 
     def _has_read_media(self, slot: Slot) -> bool:
         """Read an image or sound, or fail its task; return False if it found no cells."""

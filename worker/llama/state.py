@@ -18,7 +18,7 @@ import numpy as np
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
-from worker.engine.sequence_state import Checkpoint, State
+from worker.engine.sequence_state import NUMBER, Checkpoint, State, spread
 from worker.llama import library
 from worker.llama.model import can_cut_anywhere, spare_sequence
 from worker.llama.streams import Streams
@@ -26,8 +26,6 @@ from worker.llama.streams import Streams
 _IO_MAGIC = 0xAF143CD8
 _PREFIX = struct.Struct("<Ii")
 """What stands before a state in memory, but not in a file: a magic number and the sequence."""
-
-_NUMBER = struct.Struct("<I")
 
 _SAMPLE = 1 << 20
 _COUNTS = struct.Struct("<II")
@@ -44,14 +42,13 @@ class LlamaStates:
         """`streams` are those of a cache that is not unified."""
         self._context = context
         self._streams = streams
-        self._n_streams = config.n_slots if streams else 1
         self._memory = lib.llama_get_memory(context)
         model = lib.llama_get_model(context)
         self.needs_checkpoints = not can_cut_anywhere(model)
         self._has_places = lib.llama_model_rope_type(model) in _PLACED
-        of_llama_server = 1 if config.kv_unified else config.n_slots
+        n_streams = 1 if config.kv_unified else config.n_slots
         # With sliding windows or recurrent memory a state is not that of one plain cache.
-        self.n_streams = 0 if self.needs_checkpoints else of_llama_server
+        self.n_streams = 0 if self.needs_checkpoints else n_streams
         self._spare = spare_sequence(context, config)
         self.can_cut = self._spare > 0 and not self.needs_checkpoints
         is_used = bool(config.slot_save_path)
@@ -61,11 +58,11 @@ class LlamaStates:
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as llama.cpp writes it of a unified cache."""
         data = self._copy(seq)[_PREFIX.size :]
-        if self._n_streams == 1:
+        if self.n_streams <= 1:
             return data
-        # Before its cells come the numbers of cells in the other streams, which are 0.
-        data = data[_NUMBER.size * seq : len(data) - _NUMBER.size * (self._n_streams - 1 - seq)]
-        _NUMBER.pack_into(data, 0, 1)
+        # The other streams have no cells. What lies before and after is cut off without a copy.
+        data = data[NUMBER.size * seq : len(data) - NUMBER.size * (self.n_streams - 1 - seq)]
+        NUMBER.pack_into(data, 0, 1)
         return data
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
@@ -105,26 +102,14 @@ class LlamaStates:
             return False
         if self._streams is not None:
             self._streams.settle(seq)
-        buffer = self._framed(seq, state)
+        parts = (_PREFIX.pack(_IO_MAGIC, seq), *spread(state, self.n_streams, seq))
+        buffer = np.frombuffer(b"".join(parts), np.uint8)
         n = int(lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), seq))
         n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
         if (n, n_past) == (len(buffer), n_pos):
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
-
-    def _framed(self, seq: int, state: State) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        """Return a state with what stands around it in memory."""
-        before, start, after = _PREFIX.pack(_IO_MAGIC, seq), 0, b""
-        if self._n_streams > 1:
-            before += _NUMBER.pack(self._n_streams) + bytes(_NUMBER.size * seq)
-            start, after = _NUMBER.size, bytes(_NUMBER.size * (self._n_streams - 1 - seq))
-        end = len(before) + len(state) - start
-        buffer = np.empty(end + len(after), np.uint8)
-        buffer[: len(before)] = np.frombuffer(before, np.uint8)
-        buffer[len(before) : end] = np.frombuffer(state, np.uint8)[start:]
-        buffer[end:] = np.frombuffer(after, np.uint8)
-        return buffer
 
     def checkpoint(self, seq: int) -> State:
         """Return the states of recurrent layers and the cells of sliding windows."""

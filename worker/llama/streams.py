@@ -56,8 +56,10 @@ class Streams:
     def decode(self, rows: Sequence[BatchRow]) -> int:
         """Decode rows in the order of their sequences; return llama.cpp's code."""
         for bridges in (self._bridges(rows), []):
-            self._batch.fill(sorted([*rows, *bridges], key=attrgetter("seq")))
-            self._batch.keep([row.seq for row in rows])
+            ordered = sorted([*rows, *bridges], key=attrgetter("seq"))
+            self._batch.fill(ordered)
+            if ordered != rows:
+                self._batch.keep([row.seq for row in rows])
             code = int(lib.llama_decode(self._context, self._batch.raw))
             for row in bridges:
                 lib.llama_memory_seq_rm(self._memory, row.seq, row.pos, -1)

@@ -14,14 +14,15 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Generate, TaskKey
+from protocol.wire.messages import Done, Failed, Generate, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
 from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
 from tests.worker.llama.media.test_decode_cost import progressive_jpeg
-from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
+from worker.engine.backend import BatchRow, CacheFull, DecodeFailed, EmbeddingPiece
+from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.scheduling.admission import Admission
@@ -116,6 +117,30 @@ def test_a_newer_task_waits_until_its_image_finds_cells(monkeypatch: pytest.Monk
     assert rig.done(older).n_predicted == 100
     assert rig.done(50).n_predicted == 4
     assert rig.engine.counters.n_preempted == 1
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("extend", [None, SelfExtend(2, 64)])
+def test_the_newest_task_gives_its_cells_to_an_image(
+    monkeypatch: pytest.MonkeyPatch, extend: SelfExtend | None
+) -> None:
+    """With self-extend it cannot go on later: it fails, and once."""
+    rig = Rig(n_slots=2, n_cells=256, n_batch=16, self_extend=extend)
+    decode_media = rig.backend.decode_media
+
+    def decode(seq: int, pos: int, piece: MediaPiece) -> None:
+        if rig.backend._cells.get(1):
+            raise CacheFull
+        decode_media(seq, pos, piece)
+
+    monkeypatch.setattr(rig.backend, "decode_media", decode)
+    rig.engine.submit(Submit(image_task(rig, f"{'see ' * 10}{FAKE_MARKER} ok", b"x", 50)))
+    rig.turn()
+    newer = rig.submit("y", n_predict=8, slot=1)
+    rig.finish()
+    assert rig.done(50).n_predicted == 4
+    assert rig.terminals(newer) == 1
+    assert isinstance(rig.of(newer)[-1], Done if extend is None else Failed)
 
 
 @pytest.fixture(scope="module")

@@ -391,8 +391,7 @@ class PrefixCache:
         if self.is_on and self.index.n_own(old.id) < MIN_SHARED:
             return  # other sequences hold nearly all of it
         self.counters.n_evicted += 1
-        is_waited_for = any(slot.state is SlotState.DECODE for slot in self.slots)
-        # A copy that is one piece would stop all streams for as long as it takes.
-        is_long = not self.is_unified and self.copies.is_too_short(len(old.tokens))
-        if not (is_waited_for and is_long):
+        # The copy of a whole cache stops all streams for as long as it takes.
+        has_streams = any(slot.state is SlotState.DECODE for slot in self.slots)
+        if self.is_unified or not has_streams or self.copies.has_time_for(len(old.tokens)):
             self._transfer.save(old, is_last=True)

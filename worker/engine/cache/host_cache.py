@@ -129,11 +129,13 @@ class HostCache:
         n = min(match.n, n_max)
         if n == 0:
             return None
-        # Of a copy that is one piece all comes back, before it is cut.
-        key = min(match.keys, key=lambda key: (self.is_whole * self._copies[key].n_bytes, key))
-        self._use(key)
-        copy = self._copies[key]
-        return HostCacheHit(n, copy.pieces, count_positions(copy.tokens))
+        if not self.is_whole:
+            key = min(match.keys)
+            self._use(key)
+            return HostCacheHit(n, self._copies[key].pieces)
+        # All of it comes back before it is cut: the smallest copy costs least.
+        key = min(match.keys, key=lambda key: self._copies[key].n_bytes)
+        return self._whole(key, n)
 
     def clear(self) -> None:
         """Drop all copies."""
@@ -158,12 +160,12 @@ class HostCache:
                 stop = last_stop(len(copy.tokens), copy.checkpoints, n)
                 found.append((stop, -copy.n_bytes, key))
         n, _, key = max(found, default=(0, 0, 0))
-        if n == 0:
-            return None
+        return self._whole(key, n) if n else None
+
+    def _whole(self, key: int, n: int) -> HostCacheHit:
         self._use(key)
         copy = self._copies[key]
-        n_pos = count_positions(copy.tokens)
-        return HostCacheHit(n, copy.pieces, n_pos, copy.checkpoints)
+        return HostCacheHit(n, copy.pieces, count_positions(copy.tokens), copy.checkpoints)
 
     def _make_room(self, n_bytes: int) -> bool:
         if not self.can_hold(n_bytes):

@@ -52,12 +52,12 @@ class CopyTime:
         """Whether the step has no time for another piece; the first is always copied."""
         return self.spent_s > 0.0 and self.spent_s + self.piece_s > self.left_s
 
-    def is_too_short(self, n_tokens: int) -> bool:
-        """Return whether the step has no time to copy so many tokens at once.
+    def has_time_for(self, n_tokens: int) -> bool:
+        """Return whether a step can copy so many tokens at once.
 
-        Where reading takes much longer than copying, it always has.
+        It always can where copying is always faster than reading.
         """
-        return self.read_s > 0.0 and self.spent_s + self.token_s * n_tokens > self.left_s
+        return self.read_s <= 0.0 or self.spent_s + self.token_s * n_tokens <= self.left_s
 
     @contextmanager
     def measured(self, n_tokens: int) -> Iterator[None]:

@@ -51,7 +51,7 @@ class Preemption:
 
     def _give_way(self) -> Slot:
         """Preempt the newest task, or let it fail if it is alone; return its slot."""
-        busy = running(self._slots)
+        busy = [slot for slot in running(self._slots) if slot not in self._results.finished]
         newest = max(busy, key=lambda slot: (slot.is_paused, slot.active.order))
         if len(busy) > 1 and self.can_resume:
             self.preempt(newest)

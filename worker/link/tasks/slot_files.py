@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from protocol.wire.cached import BLOCK_BYTES, MAX_CHAIN_BLOCKS
 from worker.engine.media import Media
+from worker.engine.sequence_state import NUMBER, spread
 from worker.engine.slot import BlockChain
 from worker.link.tasks.packed_tokens import (
     INVALID_TOKENS,
@@ -299,21 +300,7 @@ def _head(data: bytes, version: int) -> bytes:
     return data[_HEADER.size : _HEADER.size + 4 * n_tokens]
 
 
-_NUMBER = struct.Struct("<I")
 _MAX_STREAMS = 256
-
-
-def spread(state: Buffer, n_streams: int, stream: int) -> list[Buffer]:
-    """Write the state of a cache with one stream as that of one with several, all others empty.
-
-    llama-server has a stream for each slot unless its cache is unified; ours always is. A state
-    begins with the number of streams, and has for each the number of its cells before them.
-    """
-    if n_streams <= 1:
-        return [state]
-    before = _NUMBER.pack(n_streams) + bytes(_NUMBER.size * stream)
-    after = bytes(_NUMBER.size * (n_streams - 1 - stream))
-    return [before, memoryview(state)[_NUMBER.size :], after]
 
 
 def gathered(state: Buffer) -> Buffer:
@@ -322,17 +309,17 @@ def gathered(state: Buffer) -> Buffer:
     Raises `SlotFileMismatch` if several streams are in use.
     """
     view = memoryview(state)
-    n_streams = _NUMBER.unpack_from(view)[0] if len(view) >= _NUMBER.size else 0
+    n_streams = NUMBER.unpack_from(view)[0] if len(view) >= NUMBER.size else 0
     if n_streams <= 1:
         return state
-    if n_streams > _MAX_STREAMS or len(view) < _NUMBER.size * (1 + n_streams):
+    if n_streams > _MAX_STREAMS or len(view) < NUMBER.size * (1 + n_streams):
         raise SlotFileMismatch(NOT_A_STATE)
-    counts = struct.unpack_from(f"<{n_streams}I", view, _NUMBER.size)
+    counts = struct.unpack_from(f"<{n_streams}I", view, NUMBER.size)
     stream = next((i for i, count in enumerate(counts) if count), n_streams - 1)
-    end = len(view) - _NUMBER.size * (n_streams - 1 - stream)
+    end = len(view) - NUMBER.size * (n_streams - 1 - stream)
     if any(view[end:]):
         raise SlotFileMismatch(NOT_A_STATE)
-    return _NUMBER.pack(1) + bytes(view[_NUMBER.size * (1 + stream) : end])
+    return NUMBER.pack(1) + bytes(view[NUMBER.size * (1 + stream) : end])
 
 
 def _hidden(salt: str) -> str:
