@@ -173,9 +173,10 @@ class PromptReader:
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         self._log(key, tokens, text)
+        n_tokens = len(tokens)
         tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
         if message.echo:
-            self._check_echo(len(tokens), message.params.n_probs, truncated=truncated)
+            self._check_echo(n_tokens, message.params.n_probs, truncated=truncated)
         task = EngineTask(
             key=key,
             prompt=tokens,

@@ -169,6 +169,13 @@ def test_the_prompt_is_echoed_with_special_tokens() -> None:
     assert reader().task(TaskKey(1), generate(prompt="ab")).text == "<bos>ab"
 
 
+def test_an_echo_of_a_prompt_that_would_be_cut_is_refused_with_its_length() -> None:
+    one = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
+    with pytest.raises(TaskError) as refused:
+        one.task(TaskKey(1), generate(prompt="a" * 150, echo=True))
+    assert refused.value.detail == {"n_prompt_tokens": 151, "n_ctx": 64}
+
+
 def test_the_servers_limit_holds_where_the_request_has_none() -> None:
     config = WorkerConfig(backend="fake", n_ctx=64, sampling=SamplingParams(n_predict=7))
     one = PromptReader(FakeBackend(config), cuts_long=False)
