@@ -173,10 +173,7 @@ class PromptReader:
             if message.echo:
                 echo_from = len(tokens) - len(own) + self._has_bos(message, own)
         self._log(key, tokens, text)
-        n_tokens = len(tokens)
-        tokens, truncated = self._tokens.fit(tokens, message.params.n_keep)
-        if message.echo:
-            self._check_echo(n_tokens, message.params.n_probs, truncated=truncated)
+        tokens, truncated = self._fit(message, tokens)
         task = EngineTask(
             key=key,
             prompt=tokens,
@@ -191,10 +188,14 @@ class PromptReader:
         )
         return self._answered(task, chat)
 
-    def _check_echo(self, n_tokens: int, n_probs: int, *, truncated: bool) -> None:
-        if truncated:
-            raise self._tokens.too_long(n_tokens)
-        check_echo(n_tokens, n_probs)
+    def _fit(self, message: Generate, tokens: list[int]) -> tuple[list[int], bool]:
+        """Return a prompt and whether it was cut to fit; raises `TaskError` if it has no echo."""
+        fitting, truncated = self._tokens.fit(tokens, message.params.n_keep)
+        if message.echo:
+            if truncated:
+                raise self._tokens.too_long(len(tokens))
+            check_echo(len(tokens), message.params.n_probs)
+        return fitting, truncated
 
     def _log(self, key: TaskKey, tokens: list[int], text: str) -> None:
         """Log the prompt, if configured."""

@@ -167,7 +167,8 @@ def test_eight_tasks_with_one_long_beginning_read_it_once(single: Served, served
 
 def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> None:
     asked = [({"seed": i, "temperature": 1.0, "n_predict": 8, "n_probs": 3}) for i in range(4)]
-    answers = served.ask_each([(STORY + " a very old house by the sea", one) for one in asked])
+    prompt = "Anna has a red kite. " * 16 + STORY  # long enough to be copied rather than read again
+    answers = served.ask_each([(prompt, one) for one in asked])
     assert len({answer.text for answer in answers}) > 1
     assert len({answer.probs[0].top for answer in answers}) == 1
     assert sum(answer.done.timings.prompt_n for answer in answers[1:]) <= 3
