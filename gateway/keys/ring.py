@@ -125,7 +125,8 @@ class KeyRing:
         """Read the files again that have changed; a broken one leaves all keys as they were."""
         if self._late is not None and not self._late.done():
             return  # another request has waited for it already
-        if any(file.has_changed for file in self._files):
+        # A file counts as read as soon as its reading begins: whoever comes then waits, too.
+        if self._reading.locked() or any(file.has_changed for file in self._files):
             reading = asyncio.ensure_future(self._read_changed())
             try:
                 async with asyncio.timeout(_READ_LIMIT_S):

@@ -107,9 +107,9 @@ class Dispatcher:
         self.quarantine.admit(task, now)
         self.allowances.reserve(spec, self.routing.answer_tokens(spec.model))
         try:
-            actions = self._find_place(task, now)
             if math.isfinite(spec.start_within_s):
                 self.limits.check_in_time(task, self.placement.ready_s(task, now))
+            actions = self._find_place(task, now)  # last: it may end another task
         except TaskError:
             self.allowances.settle(spec.tenant, spec.task_id, 0)
             raise

@@ -80,6 +80,9 @@ class QueueLimits:
         model = task.spec.model
         position = self._queue.position(task, self._routing.answer_tokens(model))
         wait_s = self._wait_s(model, position) if self._routing.is_measured(model) else None
+        if wait_s is not None:
+            own_s = self._queue.turns_of_tenant(task) * self._routing.service_s(model)
+            wait_s = max(wait_s, own_s)
         return QueuePlace(position, wait_s, self._queue.depth(model))
 
     def check_in_time(self, task: Task, ready_s: float | None) -> None:
@@ -92,20 +95,23 @@ class QueueLimits:
         model, within_s = spec.model, spec.start_within_s
         if math.isinf(within_s) or not self._routing.is_measured(model):
             return
+        wait_s = 0.0
         if ready_s is None:
-            ready_s = (self.place(task).wait_s or 0.0) + self._routing.read_s(spec)
+            wait_s = self.place(task).wait_s or 0.0
+            ready_s = wait_s + self._routing.read_s(spec)
         if ready_s > within_s:
             message = f"The first token is expected after about {ready_s:.1f} s"
-            raise self.overloaded(model, f"{message}, later than the limit of {within_s:g} s")
+            text = f"{message}, later than the limit of {within_s:g} s"
+            raise self.overloaded(model, text, wait_s)
 
     def _wait_s(self, model: str, position: int) -> float:
         n_slots = self._routing.order.latest(model).n_own
         return position * self._routing.service_s(model) / max(1, n_slots)
 
-    def overloaded(self, model: str, message: str) -> TaskError:
+    def overloaded(self, model: str, message: str, min_wait_s: float = 0.0) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""
         position = self._queue.depth(model) + 1
-        wait_s = self._wait_s(model, position)
+        wait_s = max(min_wait_s, self._wait_s(model, position))
         detail = {
             "retry_after_s": min(max(1, math.ceil(wait_s)), _MAX_RETRY_AFTER_S),
             "queue_position": position,

@@ -73,6 +73,8 @@ class TaskPlacement:
 
     def _choice_now(self, task: Task, now: float) -> RouteChoice | None:
         """Choose a worker for a new task as if it were next in the queue; None if it must wait."""
+        if self._queue.turns_of_tenant(task):
+            return None
         self._held_back.clear()
         return None if self._is_held_back(task, now) else self.find(task, now)
 

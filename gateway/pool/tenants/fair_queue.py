@@ -126,6 +126,11 @@ class FairQueue:
         line = self._waiting.get(tenant)
         return line.held[0] if line is not None and line.held else None
 
+    def n_held(self, tenant: str, entry: _Entry) -> int:
+        """Count the held tasks of a tenant that come before an entry."""
+        line = self._waiting.get(tenant)
+        return bisect_left(line.held, entry) if line is not None else 0
+
     def admit(self, tenant: str) -> None:
         """Let the first held task of a tenant compete."""
         line = self._waiting[tenant]

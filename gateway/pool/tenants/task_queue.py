@@ -109,6 +109,15 @@ class TaskQueue:
         entry = (spec.priority, task.task_id)
         return self._queues[spec.model].position(spec.tenant, entry, spec.limits.priority, cost)
 
+    def turns_of_tenant(self, task: Task) -> float:
+        """Return how often each of a tenant's running tasks must end until this one may compete."""
+        spec = task.spec
+        if not spec.limits.concurrent:
+            return 0.0
+        entry = (spec.priority, task.task_id)
+        n_held = sum(queue.n_held(spec.tenant, entry) for queue in self._queues.values())
+        return self.concurrency.turns(task, n_held)
+
     def open(self, model: str) -> None:
         """Make a model known: its tasks may wait from now on."""
         self._queues.setdefault(model, FairQueue())

@@ -34,14 +34,23 @@ class TenantConcurrency:
 
     def take(self, task: Task) -> bool:
         """Count a task, if its tenant may have one more; one that comes back is counted already."""
+        if self.turns(task, 0) > 0:
+            return False
+        if task.spec.limits.concurrent and task.task_id not in self._of_tasks:
+            self._of_tasks.add(task.task_id)
+            self._n_tasks[task.spec.tenant] += 1
+        return True
+
+    def turns(self, task: Task, n_held: int) -> float:
+        """Return how often each of a tenant's running tasks must end until this one may compete.
+
+        `n_held` tasks of the tenant are held before it. 0 if it may compete now.
+        """
         limit, tenant = task.spec.limits.concurrent, task.spec.tenant
         if not limit or task.task_id in self._of_tasks:
-            return True
-        if self._n_tasks[tenant] >= self._allowed(tenant, limit):
-            return False
-        self._of_tasks.add(task.task_id)
-        self._n_tasks[tenant] += 1
-        return True
+            return 0.0
+        allowed = self._allowed(tenant, limit)
+        return max(0, self._n_tasks.get(tenant, 0) + n_held + 1 - allowed) / allowed
 
     def give_back(self, task: Task) -> bool:
         """Forget a task that has ended; false if it was not counted."""

@@ -244,6 +244,31 @@ async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
     await until(lambda: ring.find("another") is not None)
 
 
+async def test_a_request_that_comes_while_a_file_is_read_waits_for_its_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(WHOLE)
+    ring = open_ring([], [str(path)])
+    reads, may_read = threading.Event(), threading.Event()
+
+    def slow(text: str) -> tuple[ApiKey, ...]:
+        reads.set()
+        assert may_read.wait(10)
+        return parse_keys(text)
+
+    monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+    path.write_text(WHOLE.replace("in clear", "another"))
+    first = asyncio.create_task(ring.refresh())
+    await until(reads.is_set)
+    second = asyncio.create_task(ring.refresh())
+    await asyncio.sleep(0)
+    assert not second.done()
+    may_read.set()
+    await asyncio.wait_for(asyncio.gather(first, second), 10)
+    assert ring.find("another") is not None
+
+
 def test_a_key_that_expires_says_when() -> None:
     (one,) = parse_keys(key(SHA, "expires = 2026-01-01T12:00:00+02:00"))
     assert one.expires_at == dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC).timestamp() < time.time()

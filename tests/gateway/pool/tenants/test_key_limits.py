@@ -62,6 +62,50 @@ def test_a_waiting_task_beyond_the_number_has_the_deadline_of_the_queue() -> Non
     assert failures(pool.expire(11.0)) == {2: ErrorCode.OVERLOADED}
 
 
+def test_a_key_at_its_limit_fills_the_queue_no_further_though_slots_are_free() -> None:
+    pool = dispatcher("a", n_slots=8, queue_size=3)
+    one = KeyLimits(concurrent=1)
+    for i in range(4):
+        pool.submit(limited(i, "x", one), 0.0)
+    with pytest.raises(TaskError, match="queue is full"):
+        pool.submit(limited(9, "x", one), 0.0)
+    assert pool.queue.depths() == {"m": 3}
+
+
+def test_a_task_held_by_its_key_is_told_how_long_its_own_answers_take() -> None:
+    pool = dispatcher("a", n_slots=8)
+    one = KeyLimits(concurrent=1)
+    measure(pool, "x", n=40, service_s=4.0)
+    for i in range(3):
+        pool.submit(limited(i, "x", one), 100.0)
+    places = [pool.limits.place(pool.tasks[i]) for i in (1, 2)]
+    assert [place.position for place in places] == [1, 2]
+    assert [place.wait_s for place in places] == pytest.approx([4.0, 8.0], rel=0.2)
+    with pytest.raises(TaskError, match=r"after about 1[12].* s, later than") as refused:
+        pool.submit(limited(9, "x", one, start_within_s=5.0), 100.0)
+    assert refused.value.detail["retry_after_s"] in (11, 12, 13)
+    assert pool.submit(limited(10, "y", one, start_within_s=5.0), 100.0)
+
+
+def test_a_request_that_would_be_too_late_takes_no_place_from_another() -> None:
+    pool = dispatcher("a", n_slots=1, queue_size=3)
+    measure(pool, "x", n=40, service_s=4.0)
+    for i in range(4):
+        pool.submit(task(i, tenant="x"), 100.0)
+    assert pool.queue.ids == {1, 2, 3}
+    with pytest.raises(TaskError, match="later than the limit of 1 s"):
+        pool.submit(limited(9, "y", KeyLimits(), start_within_s=1.0), 100.0)
+    assert pool.queue.ids == {1, 2, 3} and len(pool.tasks) == 4
+
+
+def measure(pool: Dispatcher, tenant: str, n: int, service_s: float) -> None:
+    """Let a worker answer tasks that take this long."""
+    for i in range(1000, 1000 + n):
+        pool.submit(limited(i, tenant, KeyLimits()), 0.0)
+        pool.started("a", started(i), 0.0)
+        pool.ended("a", done(i, n_predicted=10), service_s)
+
+
 def test_a_task_that_lost_its_worker_keeps_its_turn() -> None:
     pool = dispatcher("a", "b", n_slots=2)
     for i in range(4):
