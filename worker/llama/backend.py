@@ -18,7 +18,6 @@ from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
 from worker.engine.backend import BatchRow, CacheFull, DecodeFailed, Regroup, Sampled, Sampler
 from worker.engine.media import Media, MediaPiece
-from worker.engine.sequence_state import SequenceState
 from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.embedding.context import open_embedder
@@ -28,7 +27,7 @@ from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import (
     Progress,
-    architecture,
+    can_copy,
     can_generate,
     is_recurrent,
     load,
@@ -52,9 +51,6 @@ logger = logging.getLogger(__name__)
 _WARMUP_TOKENS = 32
 """Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's
 time, which steps correct, and must not delay the start on a slow CPU."""
-_NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
-"""Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
-shared, and sequences that share cells of GLM 5 Next get other logits."""
 _LONGEST_TEMPLATE = 1024 * 1024
 """Maximum characters of a chat template."""
 
@@ -79,7 +75,7 @@ class LlamaBackend:
         self.adapters: Adapters = self._loaded.adapters
         self._batch = Batch(self.n_batch)
         self._streams = open_streams(self._loaded, self._batch)
-        self.states: SequenceState = LlamaStates(self._context, config, self._streams)
+        self.states = LlamaStates(self._context, config, self._streams)
         self._outputs: Outputs | None = None
         """Logits of the last batch; None until they are read."""
         self._view: Outputs = np.empty((0, self._vocab.n_tokens), np.float32)
@@ -224,6 +220,8 @@ class LlamaBackend:
         """
         if self._streams is None:
             lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+        elif self.states.needs_checkpoints:
+            self.states.duplicate(source, target)
         else:
             self._streams.copy(source, target, end)
 
@@ -244,7 +242,7 @@ class LlamaBackend:
     @property
     def can_copy(self) -> bool:
         """Whether cells can be shared."""
-        return architecture(self._loaded.model) not in _NEVER_SHARED
+        return can_copy(self._loaded.model)
 
     @property
     def can_rewind(self) -> bool:

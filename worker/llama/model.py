@@ -41,6 +41,9 @@ _TYPES = {
 }  # fmt: skip
 _PROBED = 16
 """Rows of logits beside the slots' own, for prompts whose probabilities are wanted."""
+_NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
+"""Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
+shared, and sequences that share cells of GLM 5 Next get other logits."""
 _LONGEST = 1 << 24
 """Maximum context in tokens that a file may ask for; more would not fit into any host."""
 _PAD = 256
@@ -265,13 +268,18 @@ def can_cut_anywhere(model: Any) -> bool:
     return not (lib.llama_model_n_swa(model) > 0 or is_recurrent(model))
 
 
+def can_copy(model: Any) -> bool:
+    """Return whether a sequence can take what another one holds."""
+    return architecture(model) not in _NEVER_SHARED
+
+
 def is_unified(model: Any, config: WorkerConfig) -> bool:
     """Return whether all sequences share one cache; otherwise each slot has its own.
 
-    What llama.cpp cannot cut anywhere always shares one: it makes copies between caches at the next
-    batch, and checkpoints are put back before that.
+    Recurrent layers always share one: in caches apart a batch whose sequences do not follow each
+    other takes several passes over all weights, and a row that fills a gap would change a state.
     """
-    return config.kv_unified or not can_cut_anywhere(model)
+    return config.kv_unified or is_recurrent(model) or not can_copy(model)
 
 
 def count_sequences(model: Any, config: WorkerConfig) -> int:

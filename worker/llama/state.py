@@ -65,6 +65,15 @@ class LlamaStates:
         NUMBER.pack_into(data, 0, 1)
         return data
 
+    def duplicate(self, source: int, target: int) -> None:
+        """Replace a sequence by all of another; it is empty if that fails."""
+        data = self._copy(source)
+        _PREFIX.pack_into(data, 0, _IO_MAGIC, target)
+        buffer = np.frombuffer(data, np.uint8)
+        n = lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), target)
+        if n != len(buffer):
+            lib.llama_memory_seq_rm(self._memory, target, -1, -1)
+
     def copy_part(self, seq: int, start: int, end: int) -> State:
         """Return the memory of a part: for as long the spare sequence shares its cells."""
         if start == end:

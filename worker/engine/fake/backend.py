@@ -333,6 +333,8 @@ class FakeBackend:
         assert start == count_positions(cells) and end <= count_positions(held)
         if self.is_unified:
             cells += held[index_of(held, start) : index_of(held, end)]
+        elif self.states.needs_checkpoints:
+            cells[:] = map(Cell, held)
         else:
             cells[:] = map(Cell, held[: index_of(held, end)])
         self.states.ends[target] = self.states.ends.get(source, 0)

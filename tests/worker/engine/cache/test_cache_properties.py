@@ -200,3 +200,13 @@ class StreamMachine(CacheMachine):
 
 StreamMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestStreams = StreamMachine.TestCase
+
+
+class WindowMachine(StreamMachine):
+    """Caches of their own with sliding windows: both at once."""
+
+    needs_checkpoints = True
+
+
+WindowMachine.TestCase.settings = examples(80, stateful_step_count=40)
+TestWindows = WindowMachine.TestCase

@@ -24,25 +24,35 @@ SAMPLED = {"temperature": 1.0, "seed": 7, "n_predict": 24}
 ASKED = ["Where is A?", "Does B lie by the sea?", "How long is it?", "Any trains?"]
 
 
-@pytest.fixture(scope="module", params=WRITERS)
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model of each kind of memory."""
-    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
-    return str(WRITERS[request.param](path))
+@pytest.fixture(scope="module", params=[*((name, True) for name in WRITERS), ("gemma3", False)])
+def kind(request: pytest.FixtureRequest) -> tuple[str, bool]:
+    """Each kind of memory, and whether the slots share one cache."""
+    name, is_unified = request.param
+    return name, is_unified
+
+
+@pytest.fixture(scope="module")
+def model(kind: tuple[str, bool], tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("models") / f"{kind[0]}.gguf"
+    return str(WRITERS[kind[0]](path))
 
 
 @contextmanager
-def running(model: str, n_slots: int, *, swa_full: bool = False) -> Iterator[Served]:
+def running(
+    model: str, n_slots: int, *, is_unified: bool = True, swa_full: bool = False
+) -> Iterator[Served]:
+    n_ctx = 4096 if is_unified else 4096 * n_slots
     with serving(
-        n_slots, model=model, n_ctx=4096, kv_unified=True, n_ubatch=WINDOW, swa_full=swa_full
+        n_slots, model=model, n_ctx=n_ctx, kv_unified=is_unified, n_ubatch=WINDOW, swa_full=swa_full
     ) as served:
         served.engine.cache._host._n_bytes_max = -1
+        assert served.backend.is_unified == is_unified
         yield served
 
 
 @pytest.fixture(scope="module")
-def one(model: str) -> Iterator[Served]:
-    with running(model, 1) as served:
+def one(model: str, kind: tuple[str, bool]) -> Iterator[Served]:
+    with running(model, 1, is_unified=kind[1]) as served:
         yield served
 
 
@@ -53,8 +63,8 @@ def fresh(one: Served) -> dict[str, str]:
 
 
 @pytest.fixture
-def two(model: str) -> Iterator[Served]:
-    with running(model, 2) as served:
+def two(model: str, kind: tuple[str, bool]) -> Iterator[Served]:
+    with running(model, 2, is_unified=kind[1]) as served:
         yield served
 
 
@@ -109,7 +119,8 @@ def test_chats_that_come_at_once_read_what_they_have_alike_once(
 def test_choices_of_one_prompt_read_it_once(two: Served, fresh: dict[str, str]) -> None:
     answers = two.ask_all([RULES + ASKED[0]] * 2, **SAMPLED)
     assert [answer.text for answer in answers] == [fresh[ASKED[0]]] * 2
-    assert answers[1].done.n_cached == len(two.tokenize(RULES + ASKED[0]))
+    n = len(two.tokenize(RULES + ASKED[0]))
+    assert answers[1].done.n_cached == (n if two.backend.is_unified else n - BEFORE_END)
 
 
 @pytest.mark.cpu
@@ -150,7 +161,7 @@ def test_models_are_told_apart_by_their_architecture(one: Served, model: str) ->
 def test_cells_that_llama_cpp_cannot_share_are_not_shared(
     one: Served, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("worker.llama.backend.architecture", lambda _model: name)
+    monkeypatch.setattr("worker.llama.model.architecture", lambda _model: name)
     assert not one.backend.can_copy
 
 
