@@ -114,7 +114,8 @@ class Dispatcher:
             self.allowances.settle(spec.tenant, spec.task_id, 0)
             raise
         self.book.add(task)
-        return actions + self._assignment.assign_waiting(spec.model, now)
+        actions += self._assignment.assign_waiting(spec.model, now)
+        return actions + self._assign_admitted(now)
 
     def _find_place(self, task: Task, now: float) -> list[Action]:
         """Make room in a full queue; raises `TaskError` if there is no place for a task."""

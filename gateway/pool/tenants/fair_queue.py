@@ -50,7 +50,7 @@ class FairQueue:
     def __init__(self) -> None:
         self._waiting: dict[str, _Line] = {}
         self._order = OrderedKeys()
-        """The waiting tenants, the next one first."""
+        """The tenants with a task that competes, the next one first."""
         self._numbers = itertools.count()
         self._idle: OrderedDict[str, float] = OrderedDict()
         """Levels of tenants without a waiting task, the one used longest ago first."""
@@ -105,12 +105,15 @@ class FairQueue:
             line = self._waiting[tenant] = _Line(level, rank, next(self._numbers))
             self._idle.pop(tenant, None)
         line.rank = rank
-        self._arrange(tenant, line)
         insort(line.held if is_held else line.entries, (priority, task_id))
+        self._arrange(tenant, line)
         self._n_waiting += 1
 
     def _arrange(self, tenant: str, line: _Line) -> None:
-        self._order.put(tenant, (line.rank, line.level, line.number))
+        if line.entries:
+            self._order.put(tenant, (line.rank, line.level, line.number))
+        else:  # where only held tasks wait, the level stands still: nobody is to start there
+            self._order.drop(tenant)
 
     def _entry_level(self, tenant: str) -> float:
         """Return the level at which a tenant begins to wait."""
@@ -135,6 +138,7 @@ class FairQueue:
         """Let the first held task of a tenant compete."""
         line = self._waiting[tenant]
         insort(line.entries, line.held.pop(0))
+        self._arrange(tenant, line)
 
     def candidates(
         self,
@@ -191,9 +195,9 @@ class FairQueue:
         else:
             line.held.remove(entry)
         self._n_waiting -= 1
+        self._arrange(tenant, line)
         if not len(line):
             del self._waiting[tenant]
-            self._order.drop(tenant)
             self._remember_idle(tenant, line.level)
 
     def charge(self, tenant: str, tokens: float) -> None:

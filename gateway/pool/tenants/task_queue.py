@@ -62,11 +62,17 @@ class TaskQueue:
         return self._bound.get(worker, {}).values()
 
     def unbind(self, worker: str) -> None:
-        """Let any worker run the tasks that wait for slots of the worker of this name."""
-        for task in self._bound.pop(worker, {}).values():
-            task.forget_slot()
-            self._n_special -= 1
-            self._compete(task)
+        """Let any worker run the tasks that wait for slots of the worker of this name.
+
+        Those among them that are held for their tenant's limit compete later, for any worker too.
+        """
+        competing = self._bound.pop(worker, {})
+        for task in self._tasks.values():
+            if task.spec.worker == worker and task.spec.takes_credit:
+                task.forget_slot()
+                self._n_special -= 1
+                if task.task_id in competing:
+                    self._compete(task)
 
     def depths(self) -> dict[str, int]:
         """Count the waiting tasks of every known model."""

@@ -98,6 +98,49 @@ def test_a_request_that_would_be_too_late_takes_no_place_from_another() -> None:
     assert pool.queue.ids == {1, 2, 3} and len(pool.tasks) == 4
 
 
+def test_a_held_task_for_a_slot_of_a_worker_that_drains_goes_to_another_one() -> None:
+    pool = dispatcher("a", "b", n_slots=1)
+    one = KeyLimits(concurrent=1)
+    pool.submit(limited(1, "x", one, worker="b", slot=0), 0.0)
+    pool.submit(limited(2, "x", one, worker="a", slot=0), 0.0)
+    pool.worker_leaves("a", 0.0)
+    pool.worker_lost("a", 0.0)
+    assert places(pool.ended("b", done(1), 1.0)) == [(2, "b")]
+
+
+def test_who_comes_new_does_not_start_at_the_level_of_a_key_that_its_limit_holds() -> None:
+    pool = dispatcher("a", n_slots=2)
+    for i in (1, 2):
+        pool.submit(limited(i, "held", KeyLimits(concurrent=1)), 0.0)
+    for i in range(10, 20):
+        pool.submit(task(i, tenant="busy", n_tokens=1000), 0.0)
+    for i in range(10, 18):
+        pool.started("a", started(i, n_prompt=1000), 1.0)
+        pool.ended("a", done(i), 1.0)
+    pool.started("a", started(18, n_prompt=1000), 1.0)
+    assert pool.queue.ids == {2, 19}
+    for i in (30, 31):
+        pool.submit(task(i, tenant="new", n_tokens=1000), 1.0)
+    order = [18]
+    for _ in range(3):
+        [(task_id, _)] = places(pool.ended("a", done(order[-1]), 2.0))
+        order.append(task_id)
+    assert order == [18, 19, 30, 31]
+
+
+def test_a_displaced_task_lets_another_of_its_key_compete_at_once() -> None:
+    pool = dispatcher("a", n_slots=1, queue_size=1)
+    pool.worker_hello("b", "b", "other")
+    pool.worker_ready("b", card(2, name="other"), 0.0)
+    low = KeyLimits(concurrent=1, priority=PriorityClass.LOW)
+    pool.submit(task(1), 0.0)
+    pool.submit(limited(2, "x", low), 0.0)
+    pool.submit(limited(3, "x", low, model="other"), 0.0)
+    actions = pool.submit(task(4, tenant="y"), 0.0)
+    assert failures(actions) == {2: ErrorCode.OVERLOADED}
+    assert places(actions) == [(3, "b")]
+
+
 def measure(pool: Dispatcher, tenant: str, n: int, service_s: float) -> None:
     """Let a worker answer tasks that take this long."""
     for i in range(1000, 1000 + n):
