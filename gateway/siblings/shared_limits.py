@@ -7,11 +7,12 @@ none runs, it reads the tokens of the day from the usage database.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.pool.pool import Pool
-from gateway.pool.tenants.allowances import Spent, UsageHistory
+from gateway.pool.tenants.allowances import Refund, Spent, UsageHistory
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from gateway.siblings.siblings import Answer, Siblings
 
@@ -29,6 +30,12 @@ class _PendingUsage:
     def __init__(self, now: float) -> None:
         self.asked_at = now
         self.spent: dict[str, list[int]] = {}
+        self.refunds: dict[tuple[str, int, int], int] = {}
+        """By tenant, second and day."""
+
+    def give_back(self, refund: Refund) -> None:
+        key = refund.tenant, math.floor(refund.at), refund.day
+        self.refunds[key] = self.refunds.get(key, 0) + refund.tokens
 
     def note(self, spent: Spent) -> None:
         counts = self.spent.setdefault(spent.tenant, [0, 0])
@@ -52,6 +59,7 @@ class SharedLimits:
         self._clock: asyncio.Task[None] | None = None
         siblings.respond(_QUESTION, self._answer)
         pool.dispatcher.allowances.on_spent = self._spent
+        pool.dispatcher.allowances.on_refund = self._refund
 
     def __repr__(self) -> str:
         return f"<SharedLimits askers={len(self._askers)}>"
@@ -97,9 +105,13 @@ class SharedLimits:
         name = self._siblings.name
         answers = await self._siblings.ask(_QUESTION, asker=name, is_first=is_first)
         found = [answer for answer in answers.values() if answer]
+        allowances = self._pool.dispatcher.allowances
         for answer in found:
             for tenant, (requests, tokens) in answer["spent"].items():
-                self._pool.dispatcher.allowances.learn(Spent(tenant, requests, tokens))
+                # Older releases have no key `refunds`, and take those off what was spent.
+                allowances.learn(Spent(tenant, requests, max(0, tokens)))
+            for refund in answer.get("refunds", ()):
+                allowances.give_back(Refund(*refund))
         self._pool.dispatcher.queue.share_concurrency(_elsewhere(found))
         return found
 
@@ -114,8 +126,11 @@ class SharedLimits:
         }
         self._askers[name] = _PendingUsage(now)
         is_first = bool(asked["is_first"])
+        if last is None or is_first:
+            last = _PendingUsage(now)
         return {
-            "spent": last.spent if last is not None and not is_first else {},
+            "spent": last.spent,
+            "refunds": [(who, n, at, day) for (who, at, day), n in last.refunds.items()],
             "histories": self._histories() if is_first else {},
             "has_started": self._has_started,
             "turns": dict(self._pool.dispatcher.queue.concurrency.n_tasks),
@@ -129,6 +144,10 @@ class SharedLimits:
     def _spent(self, spent: Spent) -> None:
         for asker in self._askers.values():
             asker.note(spent)
+
+    def _refund(self, refund: Refund) -> None:
+        for asker in self._askers.values():
+            asker.give_back(refund)
 
 
 def _elsewhere(answers: list[Answer]) -> dict[str, ConcurrencyElsewhere]:

@@ -28,6 +28,17 @@ class Spent(NamedTuple):
     tokens: int
 
 
+class Refund(NamedTuple):
+    """Tokens that were reserved and not used. Without its time it would erase what came since."""
+
+    tenant: str
+    tokens: int
+    at: float
+    """When they were reserved, by the monotonic clock of the host."""
+    day: int
+    """Number of the day on which they were reserved."""
+
+
 class UsageHistory(NamedTuple):
     """What is known of one tenant."""
 
@@ -54,8 +65,8 @@ class _Account:
     tokens: MovingWindow = field(default_factory=MovingWindow)
     days: dict[int, int] = field(default_factory=dict)
     """Tokens of the two days that are nearest: a clock may go over midnight and back."""
-    reserved: dict[int, int] = field(default_factory=dict)
-    """Tokens by task."""
+    reserved: dict[int, Refund] = field(default_factory=dict)
+    """What is given back of each task unless it is used."""
 
     def is_idle(self, now: float, day: int) -> bool:
         """Whether nothing is known of it that would still count."""
@@ -77,7 +88,9 @@ class Allowances:
         self._wall = wall
         self._accounts: dict[str, _Account] = {}
         self.on_spent: Callable[[Spent], None] = lambda _: None
-        """Called with every amount that is used here, or given back."""
+        """Called with every amount that is used here."""
+        self.on_refund: Callable[[Refund], None] = lambda _: None
+        """Called with every amount that is given back here."""
 
     def __repr__(self) -> str:
         return f"<Allowances accounts={len(self._accounts)}>"
@@ -113,15 +126,29 @@ class Allowances:
             raise _too_many(f"{minute} tokens a minute", wait_s)
         if day and self._today(account) + most > day:
             raise self._day_is_over(day)
-        account.reserved[spec.task_id] = most
+        account.reserved[spec.task_id] = Refund(spec.tenant, most, self._clock(), self._day())
         self._count(Spent(spec.tenant, 0, most))
 
     def settle(self, tenant: str, task_id: int, cost: float) -> None:
         """Replace what was reserved for a task by what it has cost."""
         account = self._accounts.get(tenant)
         reserved = account.reserved.pop(task_id, None) if account is not None else None
-        if reserved is not None:
-            self._count(Spent(tenant, 0, math.ceil(cost) - reserved))
+        if reserved is None:
+            return
+        unused = reserved.tokens - math.ceil(cost)
+        if unused > 0:
+            refund = reserved._replace(tokens=unused)
+            self.give_back(refund)
+            self.on_refund(refund)
+        else:
+            self._count(Spent(tenant, 0, -unused))
+
+    def give_back(self, refund: Refund) -> None:
+        """Take back what was reserved here or at another gateway, where it still counts."""
+        account = self._account(refund.tenant)
+        account.tokens.take_back(refund.tokens, refund.at, self._clock())
+        if refund.day in account.days:
+            account.days[refund.day] = max(0, account.days[refund.day] - refund.tokens)
 
     def learn(self, spent: Spent) -> None:
         """Count what a tenant has used just now, here or at another gateway."""
@@ -188,7 +215,7 @@ class Allowances:
 
     def _add_today(self, account: _Account, tokens: int) -> None:
         today = self._day()
-        account.days[today] = max(0, self._today(account) + tokens)
+        account.days[today] = self._today(account) + tokens
         if len(account.days) > _DAYS:
             del account.days[max(account.days, key=lambda day: abs(day - today))]
 

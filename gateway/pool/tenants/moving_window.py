@@ -30,10 +30,8 @@ class MovingWindow:
         return self._total
 
     def add(self, amount: int, now: float) -> None:
-        """Count an amount; a negative one takes back what came last."""
-        if amount < 0:
-            self._take_back(-amount)
-        elif amount:
+        """Count an amount."""
+        if amount:
             second = math.floor(now)
             if self._parts and self._parts[-1][0] >= second:
                 self._parts[-1][1] += amount
@@ -41,15 +39,18 @@ class MovingWindow:
                 self._parts.append([second, amount])
             self._total += amount
 
-    def _take_back(self, amount: int) -> None:
-        while amount and self._parts:
-            newest = self._parts[-1]
-            taken = min(amount, newest[1])
-            newest[1] -= taken
-            amount -= taken
-            self._total -= taken
-            if not newest[1]:
-                self._parts.pop()
+    def take_back(self, amount: int, since: float, now: float) -> None:
+        """Take back an amount that was counted at this time or soon after it, if it still counts.
+
+        Anything else that came since keeps counting.
+        """
+        second = math.floor(since)
+        for part in self._parts if second + WINDOW_S > now else ():
+            if part[0] >= second:
+                taken = min(amount, part[1])
+                part[1] -= taken
+                amount -= taken
+                self._total -= taken
 
     def wait_s(self, amount: int, limit: int, now: float) -> float:
         """Return the seconds until an amount fits under a limit; 0 is now, infinity is never."""
@@ -63,4 +64,4 @@ class MovingWindow:
     def parts(self, now: float) -> list[tuple[float, int]]:
         """List what counts now as `(age in seconds, amount)`, the oldest first."""
         self.total(now)
-        return [(now - second, amount) for second, amount in self._parts]
+        return [(now - second, amount) for second, amount in self._parts if amount]

@@ -1,6 +1,7 @@
 """Limits of keys hold for all gateways of a host, and go on in the gateway that starts."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from gateway.usage.entry import Tokens
 from gateway.usage_today import used_today
 from protocol.config.config import GatewayConfig
 from protocol.errors import TaskError
+from tests.gateway.dispatching import task
 
 LIMITS = KeyLimits(requests_per_minute=3, tokens_per_day=1000)
 
@@ -64,6 +66,24 @@ async def test_what_one_gateway_counts_counts_at_the_others_once(tmp_path: Path)
     one.siblings.close()
     await two.hear()
     assert two.left() == (0, 900)  # what an ended gateway has counted stays
+    two.siblings.close()
+
+
+async def test_what_one_gateway_gives_back_is_given_back_at_the_others(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    await one.hear()
+    allowances = one.pool.dispatcher.allowances
+    spec = dataclasses.replace(task(1, tenant="x"), limits=LIMITS, n_answer=500)
+    allowances.reserve(spec, 0)
+    await two.hear()
+    assert one.left() == two.left() == (3, 499)
+    allowances.settle("x", 1, 21)
+    for _ in range(2):
+        await two.hear()
+    assert one.left() == two.left() == (3, 979)
+    one.siblings.close()
     two.siblings.close()
 
 

@@ -325,13 +325,41 @@ def test_a_gateway_that_starts_takes_over_what_another_has_counted() -> None:
         new.request("x", limits)
 
 
-def test_what_is_given_back_is_taken_from_what_came_last() -> None:
+def test_what_is_given_back_is_taken_from_the_time_at_which_it_was_counted() -> None:
     window = MovingWindow()
     window.add(50, 0.0)
     window.add(30, 10.0)
-    window.add(-40, 20.0)
-    assert window.parts(20.0) == [(20.0, 40)]
+    window.take_back(20, 0.0, 20.0)
+    assert window.parts(20.0) == [(20.0, 30), (10.0, 30)]
     assert window.wait_s(70, 100, 20.0) == 40.0
     assert window.wait_s(101, 100, 20.0) == float("inf")
-    window.add(-100, 20.0)
-    assert window.total(20.0) == 0
+    window.take_back(30, 10.0, 20.0)
+    assert window.parts(20.0) == [(20.0, 30)]
+    window.take_back(10, 0.0, 60.0)  # it has left the minute already
+    assert window.total(59.9) == 30
+
+
+def test_a_long_answer_gives_back_nothing_that_others_have_used_since() -> None:
+    clocks = Clocks()
+    allowances = clocks.allowances()
+    limits = KeyLimits(tokens_per_minute=100, tokens_per_day=1000)
+    allowances.reserve(limited(1, "x", limits, n_answer=1000), 0)
+    clocks.now += 61
+    allowances.reserve(limited(2, "x", limits, n_tokens=90, n_answer=0), 0)
+    allowances.settle("x", 2, 90)
+    clocks.now += 10
+    allowances.settle("x", 1, 5)  # of 100 reserved tokens, which do not count any more
+    left = allowances.remaining("x", limits)
+    assert (left["tokens"].remaining, left["tokens-day"].remaining) == (10, 905)
+
+
+def test_an_answer_over_midnight_gives_nothing_to_the_new_day() -> None:
+    clocks = Clocks()
+    allowances, limits = clocks.allowances(), KeyLimits(tokens_per_day=100)
+    allowances.reserve(limited(1, "x", limits, n_answer=1000), 0)
+    clocks.day_s += DAY_S
+    allowances.reserve(limited(2, "x", limits, n_tokens=80, n_answer=0), 0)
+    allowances.settle("x", 1, 10)
+    assert allowances.remaining("x", limits)["tokens-day"].remaining == 20
+    clocks.day_s -= DAY_S
+    assert allowances.remaining("x", limits)["tokens-day"].remaining == 90
