@@ -14,6 +14,7 @@ from collections.abc import Callable
 from gateway.pool.tasks.task import Task
 from gateway.pool.tenants.task_queue import TaskQueue
 from protocol.wire.messages import Done, Failed, Finish, TaskMessage
+from protocol.wire.side_tasks import Embedded, Reranked
 
 CACHED_COST = 0.1
 """Cost of a prompt token that was found in a cache, in computed tokens."""
@@ -45,12 +46,17 @@ class Charges:
         self._add(task, cost(answer.n_prompt, answer.n_cached) - task.charged)
 
     def ended(self, task: Task, message: TaskMessage, now: float) -> None:
-        """Charge the answer, or the time of a task that ends before it has started."""
-        if isinstance(message, Done):
-            self._add(task, message.n_predicted)
-            is_void = message.finish is Finish.CANCELLED
-        else:
-            is_void = isinstance(message, Failed)
+        """Charge the answer, or the time of a task that ends before it has started.
+
+        The task's last attempt has ended.
+        """
+        is_void = isinstance(message, Failed)
+        match message:
+            case Done():
+                self._add(task, message.n_predicted)
+                is_void = message.finish is Finish.CANCELLED
+            case Embedded() | Reranked():  # what was guessed of them is counted now
+                self._add(task, task.attempts[-1].n_prompt - task.charged)
         if is_void and not task.has_started:
             self.refund(task)
             held_s = max(0.0, now - task.assigned_at)

@@ -12,6 +12,7 @@ from gateway.pool.tenants.moving_window import MovingWindow
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Finish, TaskKey
+from protocol.wire.side_tasks import Embedded
 from tests.gateway.dispatching import (
     card,
     dispatcher,
@@ -228,6 +229,16 @@ def test_what_was_computed_before_a_worker_was_lost_counts_though_its_client_has
     pool.cancel(1)
     pool.worker_lost("a", 1.0)
     assert charged(pool) == 130
+
+
+@pytest.mark.parametrize("takes", [3, 300])
+def test_texts_that_are_embedded_cost_what_was_counted_and_not_what_was_guessed(takes: int) -> None:
+    pool = dispatcher("a")
+    pool.submit(limited(1, "x", MINUTE, n_tokens=100, takes_credit=False), 0.0)
+    assert charged(pool) == 100
+    vectors = Embedded(vectors=(b"", b""), n_embd=0, n_tokens=(1, takes - 1))
+    pool.ended("a", Envelope(TaskKey(1), vectors), 1.0)
+    assert charged(pool) == takes
 
 
 def test_a_task_that_is_refused_or_never_began_costs_nothing() -> None:
