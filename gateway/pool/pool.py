@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import secrets
 import time
+from collections.abc import Sequence
 
 from gateway.keys.api_key import NO_LIMITS
 from gateway.metrics.metrics import Metrics
@@ -22,7 +23,7 @@ from gateway.pool.routing.prompt_length import guess_tokens
 from gateway.pool.status import Health, PoolStatus
 from gateway.pool.task_transport import TaskTransport
 from gateway.pool.tasks.block_hashes import Prefix
-from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.spec import ALONE, TaskSpec, Together
 from gateway.pool.tasks.stream import TaskStream
 from gateway.pool.tasks.suspect import Fingerprint
 from gateway.pool.worker_calls import WorkerCalls
@@ -116,17 +117,31 @@ class Pool:
         model: str,
         origin: Origin | None = None,
         is_whole: bool = False,
+        together: Together = ALONE,
     ) -> TaskStream:
         """Give a task to a worker or to the queue; raises `TaskError` if neither takes it.
 
         With `is_whole` the client sees nothing of the answer before all of it is there. The request
-        of `origin` pays for it; without one it is the gateway's own.
+        of `origin` pays for it; without one it is the gateway's own. `together` are all tasks of
+        that request.
         """
         origin = origin or Origin()
         spec = self._spec(task, model, origin, is_whole=is_whole)
+        if together.n_tasks > 1:
+            spec = dataclasses.replace(spec, together=together)
         if isinstance(task, m.Generate):
             task = dataclasses.replace(task, chain=spec.prefix.chain)
         return self._submit(task, spec, origin.record)
+
+    def together(self, tasks: Sequence[m.TaskMessage], model: str, origin: Origin) -> Together:
+        """Measure the tasks of one request before they are submitted."""
+        if len(tasks) == 1 or not origin.limits.counts_tokens:
+            return ALONE
+        n_tokens = [
+            origin.prompt(task, model)[1] if isinstance(task, m.Generate) else guess_tokens(task)
+            for task in tasks
+        ]
+        return Together(len(tasks), sum(n_tokens))
 
     def _spec(self, task: m.TaskMessage, model: str, origin: Origin, *, is_whole: bool) -> TaskSpec:
         name, slot, prefix = "", -1, Prefix()

@@ -128,10 +128,15 @@ class GenerationEndpoint:
         streams: list[TaskStream] = []
         tenant = origin.hidden_tenant
         try:
-            for task in plan.tasks:
-                owned = replace(task, salt=origin.salt, tenant=tenant)
+            tasks = [replace(task, salt=origin.salt, tenant=tenant) for task in plan.tasks]
+            together = self._service.pool.together(tasks, card.name, origin)
+            for task in tasks:
                 stream = self._service.pool.submit(
-                    owned, model=card.name, origin=origin, is_whole=not plan.stream
+                    task,
+                    model=card.name,
+                    origin=origin,
+                    is_whole=not plan.stream,
+                    together=together,
                 )
                 streams.append(stream)
             with self._service.live.holding(origin.tenant, plan.chat_id, streams):

@@ -75,8 +75,10 @@ class VectorEndpoints:
     ) -> list[TaskStream]:
         """Submit the tasks of a plan; if one is refused, those before it are closed."""
         origin, streams = plain_origin(request.scope), list[TaskStream]()
+        pool = self._service.pool
+        together = pool.together(plan.tasks, card.name, origin)
         for task in plan.tasks:
-            stream = self._service.pool.submit(task, model=card.name, origin=origin)
+            stream = pool.submit(task, model=card.name, origin=origin, together=together)
             opened.callback(stream.close)
             streams.append(stream)
         return streams

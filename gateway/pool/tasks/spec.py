@@ -2,11 +2,23 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
 from gateway.pool.tasks.block_hashes import Prefix
 from gateway.pool.tasks.suspect import Fingerprint
 from gateway.pool.tasks.trace import TaskTrace
+
+
+class Together(NamedTuple):
+    """The tasks of one request, which are refused together."""
+
+    n_tasks: int = 1
+    n_tokens: int = 0
+    """Guessed length of all their prompts; it does not count where there is one task."""
+
+
+ALONE = Together()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +38,8 @@ class TaskSpec:
     """Order among the tenant's own tasks, the lower the sooner."""
     n_tokens: int = 1
     """Guessed length of the prompt, until a worker has counted it."""
+    together: Together = ALONE
+    """The tasks of its request, itself included."""
     n_answer: int | None = 0
     """Most tokens of its answer; None if the request does not say."""
     has_media: bool = False

@@ -108,20 +108,25 @@ class Allowances:
     def reserve(self, spec: TaskSpec, usual_answer: int) -> None:
         """Reserve the tokens of a task: its prompt and its answer, the usual one if none is given.
 
-        A task that would need more than the whole limit gets all of it, if its prompt fits. Raises
-        `TaskError` if the tokens are not there.
+        A task that would need more than the whole limit gets all of it, if its prompt fits; several
+        of one request divide what their prompts leave. Raises `TaskError` if the tokens are not
+        there.
         """
-        limits, least = spec.limits, spec.n_tokens
+        limits, n_tasks = spec.limits, spec.together.n_tasks
+        least = spec.together.n_tokens if n_tasks > 1 else spec.n_tokens
         if not limits.counts_tokens:
             return
         account = self._account(spec.tenant)
         minute, day = limits.tokens_per_minute, limits.tokens_per_day
         for limit, name in ((minute, "minute"), (day, "day")):
             if limit and least > limit:
-                text = f"This prompt of about {least} tokens is larger than the limit of the key"
+                prompt = f"These {n_tasks} prompts" if n_tasks > 1 else "This prompt"
+                verb = "are" if n_tasks > 1 else "is"
+                text = f"{prompt} of about {least} tokens {verb} larger than the limit of the key"
                 raise TaskError(ErrorCode.QUOTA_EXCEEDED, f"{text}: {limit} tokens a {name}")
-        most = least + (usual_answer if spec.n_answer is None else spec.n_answer)
-        most = min(most, minute or most, day or most)
+        answer = usual_answer if spec.n_answer is None else spec.n_answer
+        shares = [(limit - least) // n_tasks for limit in (minute, day) if limit]
+        most = spec.n_tokens + min(answer, *shares)
         if minute and (wait_s := account.tokens.wait_s(most, minute, self._clock())):
             raise _too_many(f"{minute} tokens a minute", wait_s)
         if day and self._today(account) + most > day:

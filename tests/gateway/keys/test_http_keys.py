@@ -200,6 +200,18 @@ async def test_tokens_are_reserved_at_first_and_settled_by_what_was_computed(
         assert answered.headers["x-ratelimit-limit-tokens-day"] == "1000"
 
 
+async def test_several_choices_whose_most_tokens_exceed_the_limit_are_answered(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, **keys(tmp_path, a="tokens_per_minute = 100")) as gateway:
+        await gateway.add_worker(FakeOptions(n_slots=4))
+        body = {"prompt": "a b c", "max_tokens": 90, "n": 3}
+        answered = await gateway.post("/v1/completions", body, headers=as_("a"))
+        assert answered.status_code == 200, answered.text
+        assert len(answered.json()["choices"]) == 3
+        assert int(answered.headers["x-ratelimit-remaining-tokens"]) >= 0
+
+
 async def test_a_prompt_beyond_the_limit_and_a_day_that_is_used_up_are_not_tried_again(
     tmp_path: Path,
 ) -> None:

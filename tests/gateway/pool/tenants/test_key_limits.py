@@ -6,7 +6,7 @@ import pytest
 
 from gateway.keys.api_key import KeyLimits, PriorityClass
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.spec import TaskSpec
+from gateway.pool.tasks.spec import TaskSpec, Together
 from gateway.pool.tenants.allowances import DAY_S, Allowances, Spent, UsageHistory
 from gateway.pool.tenants.moving_window import MovingWindow
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
@@ -229,6 +229,17 @@ def test_what_was_computed_before_a_worker_was_lost_counts_though_its_client_has
     pool.cancel(1)
     pool.worker_lost("a", 1.0)
     assert charged(pool) == 130
+
+
+def test_the_choices_of_one_request_divide_a_limit_that_is_too_small_for_them() -> None:
+    pool = dispatcher("a", n_slots=8)
+    four = Together(4, 400)
+    for i in range(4):
+        pool.submit(limited(i, "x", MINUTE, n_tokens=100, n_answer=800, together=four), 0.0)
+    assert charged(pool) == 1000
+    three = Together(3, 1500)
+    with pytest.raises(TaskError, match="These 3 prompts of about 1500 tokens are larger"):
+        pool.submit(limited(9, "y", MINUTE, n_tokens=500, together=three), 0.0)
 
 
 @pytest.mark.parametrize("takes", [3, 300])
