@@ -89,13 +89,14 @@ class GenerationEndpoint:
     async def plan(self, asked: ReadRequest, exchange: Exchange) -> RequestPlan:
         """Plan a request; raises `TaskError`."""
         if self._kind in _WITH_PROMPTS and is_several(prompts := asked.body.get("prompt")):
-            self._check_number(len(prompts), 1, asked.card)  # planning 8,192 of them takes 70 ms
+            # Before they are planned: for 8,192 of them that takes 70 ms.
+            self._check_number(len(prompts), 1, asked.card, exchange.origin)
         return await asked.in_thread(self._planner, asked.body, asked.card)
 
     async def respond(self, plan: RequestPlan, card: ModelCard, exchange: Exchange) -> None:
         """Run a plan and answer with it."""
         scope, receive, _, origin = exchange
-        self._check_number(len(plan.tasks), plan.tasks[0].params.n, card)
+        self._check_number(len(plan.tasks), plan.tasks[0].params.n, card, origin)
         plan = await with_media(self._service, plan, receive)
         if plan.system_prompt is not None:
             require_admin(scope)
@@ -106,12 +107,12 @@ class GenerationEndpoint:
             else:
                 await self._whole(plan, card, streams, exchange)
 
-    def _check_number(self, n: int, n_choices: int, card: ModelCard) -> None:
+    def _check_number(self, n: int, n_choices: int, card: ModelCard, origin: Origin) -> None:
         """Refuse what could never find room at once: a full queue would only say try again."""
         pool = self._service.pool
-        limit = max(pool.status.n_slots(card.name), card.n_slots) + pool.dispatcher.limits.limit(
-            card.name
-        )
+        n_slots = max(pool.status.n_slots(card.name), card.n_slots)
+        at_once = min(n_slots, origin.limits.concurrent or n_slots)
+        limit = at_once + pool.dispatcher.limits.limit(card.name)
         if n <= limit:
             return
         if n == n_choices:

@@ -212,6 +212,19 @@ async def test_several_choices_whose_most_tokens_exceed_the_limit_are_answered(
         assert int(answered.headers["x-ratelimit-remaining-tokens"]) >= 0
 
 
+async def test_more_choices_than_a_key_and_the_queue_can_ever_hold_are_a_400(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, queue_size=2, **keys(tmp_path, a="concurrent = 1")) as gateway:
+        await gateway.add_worker(FakeOptions(n_slots=8))
+        body = {"prompt": "a b c", "max_tokens": 2}
+        answered = await gateway.post("/v1/completions", {**body, "n": 3}, headers=as_("a"))
+        assert answered.status_code == 200, answered.text
+        for several in ({"n": 4}, {"prompt": ["a"] * 4}):
+            refused = await gateway.post("/v1/completions", {**body, **several}, headers=as_("a"))
+            assert refused.status_code == 400, refused.text
+
+
 async def test_a_prompt_beyond_the_limit_and_a_day_that_is_used_up_are_not_tried_again(
     tmp_path: Path,
 ) -> None:
