@@ -136,6 +136,8 @@ class TaskQueue:
     def push(self, task: Task) -> None:
         """Add a task; one that comes back gets its old place among its tenant's."""
         spec = task.spec
+        if not task.attempt and self.concurrency.note_limit(task):
+            self.admit(spec.tenant)  # those that came before go first
         is_held = not self.concurrency.take(task)
         self._queues[spec.model].push(
             spec.tenant,

@@ -22,6 +22,8 @@ class TenantConcurrency:
     def __init__(self) -> None:
         self._of_tasks: set[int] = set()
         self._n_tasks: Counter[str] = Counter()
+        self._newest: dict[str, int] = {}
+        """The limit of each tenant's latest task: it counts for those that are held, too."""
         self.elsewhere: Mapping[str, ConcurrencyElsewhere] = {}
 
     def __repr__(self) -> str:
@@ -32,6 +34,15 @@ class TenantConcurrency:
         """The tasks of each tenant that has any."""
         return self._n_tasks
 
+    def note_limit(self, task: Task) -> bool:
+        """Note the limit that a tenant has now; return whether it has changed."""
+        limit, tenant = task.spec.limits.concurrent, task.spec.tenant
+        if not limit or not self._n_tasks.get(tenant):
+            return False
+        before = self._newest.get(tenant)
+        self._newest[tenant] = limit
+        return before not in (None, limit)
+
     def take(self, task: Task) -> bool:
         """Count a task, if its tenant may have one more; one that comes back is counted already."""
         if self.turns(task, 0) > 0:
@@ -39,6 +50,7 @@ class TenantConcurrency:
         if task.spec.limits.concurrent and task.task_id not in self._of_tasks:
             self._of_tasks.add(task.task_id)
             self._n_tasks[task.spec.tenant] += 1
+            self._newest.setdefault(task.spec.tenant, task.spec.limits.concurrent)
         return True
 
     def turns(self, task: Task, n_held: int) -> float:
@@ -49,7 +61,7 @@ class TenantConcurrency:
         limit, tenant = task.spec.limits.concurrent, task.spec.tenant
         if not limit or task.task_id in self._of_tasks:
             return 0.0
-        allowed = self._allowed(tenant, limit)
+        allowed = self._allowed(tenant, self._newest.get(tenant, limit))
         return max(0, self._n_tasks.get(tenant, 0) + n_held + 1 - allowed) / allowed
 
     def give_back(self, task: Task) -> bool:
@@ -61,6 +73,7 @@ class TenantConcurrency:
         self._n_tasks[tenant] -= 1
         if not self._n_tasks[tenant]:
             del self._n_tasks[tenant]
+            self._newest.pop(tenant, None)
         return True
 
     def _allowed(self, tenant: str, limit: int) -> int:

@@ -129,6 +129,19 @@ def test_who_comes_new_does_not_start_at_the_level_of_a_key_that_its_limit_holds
     assert order == [18, 19, 30, 31]
 
 
+def test_a_number_at_once_that_is_raised_counts_for_those_that_wait_already() -> None:
+    pool = dispatcher("a", n_slots=8)
+    for i in range(1, 4):
+        pool.submit(limited(i, "x", KeyLimits(concurrent=1)), 0.0)
+    assert pool.queue.ids == {2, 3}
+    four = KeyLimits(concurrent=4)
+    assert places(pool.submit(limited(4, "x", four), 1.0)) == [(2, "a"), (3, "a"), (4, "a")]
+    pool.submit(limited(5, "x", KeyLimits(concurrent=2)), 2.0)
+    for i, then in ((1, []), (2, []), (3, [(5, "a")]), (4, []), (5, [])):
+        assert places(pool.ended("a", done(i), 3.0)) == then
+    assert repr(pool.queue.concurrency) == "<TenantConcurrency {}>"
+
+
 def test_a_displaced_task_lets_another_of_its_key_compete_at_once() -> None:
     pool = dispatcher("a", n_slots=1, queue_size=1)
     pool.worker_hello("b", "b", "other")
