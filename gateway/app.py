@@ -37,6 +37,7 @@ from gateway.http.origin.auth import (
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.http.origin.cors import CorsMiddleware
 from gateway.http.origin.rate_limits import RateLimitMiddleware
+from gateway.http.origin.refusal_pause import RefusalPause
 from gateway.http.origin.sites import HostMiddleware
 from gateway.http.pages.pages import Pages, open_pages
 from gateway.keys.ring import KeyRing, open_ring
@@ -64,7 +65,7 @@ from gateway.routes.unsupported import unsupported_routes
 from gateway.routes.vectors import VectorEndpoints
 from gateway.routes.wrapped import WrappedGeneration
 from protocol.config.config import GatewayConfig
-from protocol.errors import ConfigError
+from protocol.errors import ConfigError, TaskError
 from protocol.version import version
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def build_app(config: GatewayConfig, parts: GatewayParts, metrics: Metrics) -> A
     app = Starlette(
         routes=[*routes, *pages.routes()],
         middleware=[*parts.outermost, *layers],
-        exception_handlers=dict(HANDLERS),
+        exception_handlers={**HANDLERS, TaskError: RefusalPause().answer},
     )
     app.router.redirect_slashes = False  # `/health/` is File Not Found, not a redirect
     return DirectWriteMiddleware(app)

@@ -56,13 +56,6 @@ class GenerationEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        try:
-            await self._answer(scope, receive, send)
-        except TaskError as error:
-            await self._service.refusals.hold(scope["tenant"], error, receive)
-            raise
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._service.read_body(scope, receive, self._kind)
         handler, keeper = partial(self._generate, body, scope), self._service.keeper
         if body.get("stream") is True and keeper.wants(scope):

@@ -26,7 +26,6 @@ from gateway.http.bodies.body import (
 from gateway.http.bodies.parsing import parse_texts
 from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
-from gateway.http.origin.refusal_pause import RefusalPause
 from gateway.http.origin.request_origin import plain_origin
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
@@ -79,7 +78,6 @@ class Service:
     """Keeps the streams that are to be read again."""
     live: LiveChats = field(default_factory=LiveChats)
     answers: AnswerBudget = field(default_factory=AnswerBudget)
-    refusals: RefusalPause = field(default_factory=RefusalPause)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

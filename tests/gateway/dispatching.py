@@ -1,8 +1,10 @@
 """A dispatcher with ready workers, and the tasks and messages that its tests need."""
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gateway.keys.api_key import KeyLimits
 from gateway.pool.dispatch.actions import Action, Assign, Fail, ProceedTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
@@ -125,3 +127,15 @@ def read(
         pool.tasks[task_id].answer.tokens.append(5)
         actions += pool.delta_came(worker, key, 0.0)
     return actions
+
+
+def limited(task_id: int, tenant: str, limits: KeyLimits, **changes: object) -> TaskSpec:
+    return dataclasses.replace(task(task_id, tenant=tenant), limits=limits, **changes)  # type: ignore[arg-type]
+
+
+def measure(pool: Dispatcher, tenant: str, n: int, service_s: float) -> None:
+    """Let a worker answer tasks that take this long."""
+    for i in range(1000, 1000 + n):
+        pool.submit(limited(i, tenant, KeyLimits()), 0.0)
+        pool.started("a", started(i), 0.0)
+        pool.ended("a", done(i, n_predicted=10), service_s)

@@ -7,10 +7,12 @@ for `Retry-After`, which is a second or more, is never delayed.
 import asyncio
 from collections import OrderedDict
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive
 
 from gateway.http.disconnect import disconnected, guarded
-from gateway.http.errors import ANSWERS
+from gateway.http.errors import ANSWERS, on_task_error
 from protocol.errors import TaskError
 
 PAUSE_S = 1.0
@@ -32,6 +34,12 @@ class RefusalPause:
 
     def __repr__(self) -> str:
         return f"<RefusalPause held={self.n_held} tenants={len(self._refused_at)}>"
+
+    async def answer(self, request: Request, error: Exception) -> Response:
+        """Answer a `TaskError`, a refusal of a client that retries at once after a pause."""
+        assert isinstance(error, TaskError)
+        await self.hold(request.scope.get("tenant", ""), error, request.receive)
+        return await on_task_error(request, error)
 
     async def hold(self, tenant: str, error: TaskError, receive: Receive) -> None:
         """Delay the answer to a 429 if the tenant retries at once; raises `ClientGone`."""

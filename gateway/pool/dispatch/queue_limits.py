@@ -55,14 +55,13 @@ class QueueLimits:
         return self._queue.depth(model) >= self.limit(model)
 
     def displaced_by(self, task: Task) -> tuple[Task, TaskError]:
-        """Choose who gives its place in a full queue to a task; raises `TaskError` if none does.
-
-        The place is taken from the tenant with most tasks in the queue.
-        """
+        """Choose who gives its place in a full queue to a task; raises `TaskError` if none does."""
         last = self._queue.displaced_by(task)
         if last is None:
             raise self.overloaded(task.spec.model, "The queue is full")
-        message = "The queue is full, and this client has the most requests in it"
+        is_lower = last.spec.limits.priority > task.spec.limits.priority
+        why = "requests of a higher class" if is_lower else "clients with fewer requests in it"
+        message = f"The queue is full, and {why} go first"
         return last, self.overloaded(task.spec.model, message)
 
     def too_late(self, task: Task) -> TaskError:

@@ -96,6 +96,7 @@ class TaskQueue:
         It is the last one of a tenant of a lower class, or of the tenant with most waiting tasks,
         if that tenant has at least two more than this task's (longest queue drop): a tenant that
         waits alone may fill the queue, and one that comes late still gets an equal share of it.
+        An answer that has begun keeps its place.
         """
         queue, spec = self._queues[task.spec.model], task.spec
         longest = queue.longest(spec.limits.priority)
@@ -105,7 +106,8 @@ class TaskQueue:
         is_lower = queue.rank(longest) > spec.limits.priority
         if not is_lower and shares[longest] < shares.get(spec.tenant, 0) + 2:
             return None
-        return self._tasks[queue.newest(longest)]
+        last = self._tasks[queue.newest(longest)]
+        return None if last.answer.has_started else last
 
     def position(self, task: Task, usual_answer: int) -> int:
         """Estimate how many tasks of its model are served until it is a waiting task's turn."""

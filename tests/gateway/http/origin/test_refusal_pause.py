@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.http.origin import refusal_pause
 from gateway.http.origin.refusal_pause import PAUSE_S, RefusalPause
+from gateway.pool.tenants.allowances import Allowances
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
@@ -61,6 +63,28 @@ async def test_the_second_refusal_waits_and_is_the_same(
     second = await asking
     assert [first.status_code, second.status_code] == [429, 429]
     assert "retry-after" in second.headers
+
+
+async def test_refusals_of_any_endpoint_wait(
+    full: Running, held: list[asyncio.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = {"input": "a text", "query": "a text", "documents": ["one"]}
+    await full.post("/completion", LONG)
+    refused = TaskError(ErrorCode.OVERLOADED, "too many requests a minute")
+
+    def refuse(*_: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(Allowances, "request", refuse)
+    for n, path in enumerate(("/v1/embeddings", "/v1/rerank"), 1):
+        asking = asyncio.create_task(full.post(path, body))
+        await until(partial(_has, held, n))
+        held[-1].set()
+        assert (await asking).status_code == 429
+
+
+def _has(held: list[asyncio.Event], n: int) -> bool:
+    return len(held) == n
 
 
 async def test_a_client_that_leaves_is_not_held(

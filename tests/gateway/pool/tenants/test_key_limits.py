@@ -6,7 +6,7 @@ import pytest
 
 from gateway.keys.api_key import KeyLimits, PriorityClass
 from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.tasks.spec import TaskSpec, Together
+from gateway.pool.tasks.spec import Together
 from gateway.pool.tenants.allowances import DAY_S, Allowances, Spent, UsageHistory
 from gateway.pool.tenants.moving_window import MovingWindow
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
@@ -18,6 +18,7 @@ from tests.gateway.dispatching import (
     dispatcher,
     done,
     failures,
+    limited,
     places,
     read,
     started,
@@ -25,10 +26,6 @@ from tests.gateway.dispatching import (
 )
 
 TWO = KeyLimits(concurrent=2)
-
-
-def limited(task_id: int, tenant: str, limits: KeyLimits, **changes: object) -> TaskSpec:
-    return dataclasses.replace(task(task_id, tenant=tenant), limits=limits, **changes)  # type: ignore[arg-type]
 
 
 def test_what_exceeds_the_number_at_once_waits_and_goes_when_one_ends() -> None:
@@ -61,42 +58,6 @@ def test_a_waiting_task_beyond_the_number_has_the_deadline_of_the_queue() -> Non
     for i in range(3):
         pool.submit(limited(i, "x", TWO), 0.0)
     assert failures(pool.expire(11.0)) == {2: ErrorCode.OVERLOADED}
-
-
-def test_a_key_at_its_limit_fills_the_queue_no_further_though_slots_are_free() -> None:
-    pool = dispatcher("a", n_slots=8, queue_size=3)
-    one = KeyLimits(concurrent=1)
-    for i in range(4):
-        pool.submit(limited(i, "x", one), 0.0)
-    with pytest.raises(TaskError, match="queue is full"):
-        pool.submit(limited(9, "x", one), 0.0)
-    assert pool.queue.depths() == {"m": 3}
-
-
-def test_a_task_held_by_its_key_is_told_how_long_its_own_answers_take() -> None:
-    pool = dispatcher("a", n_slots=8)
-    one = KeyLimits(concurrent=1)
-    measure(pool, "x", n=40, service_s=4.0)
-    for i in range(3):
-        pool.submit(limited(i, "x", one), 100.0)
-    places = [pool.limits.place(pool.tasks[i]) for i in (1, 2)]
-    assert [place.position for place in places] == [1, 2]
-    assert [place.wait_s for place in places] == pytest.approx([4.0, 8.0], rel=0.2)
-    with pytest.raises(TaskError, match=r"after about 1[12].* s, later than") as refused:
-        pool.submit(limited(9, "x", one, start_within_s=5.0), 100.0)
-    assert refused.value.detail["retry_after_s"] in (11, 12, 13)
-    assert pool.submit(limited(10, "y", one, start_within_s=5.0), 100.0)
-
-
-def test_a_request_that_would_be_too_late_takes_no_place_from_another() -> None:
-    pool = dispatcher("a", n_slots=1, queue_size=3)
-    measure(pool, "x", n=40, service_s=4.0)
-    for i in range(4):
-        pool.submit(task(i, tenant="x"), 100.0)
-    assert pool.queue.ids == {1, 2, 3}
-    with pytest.raises(TaskError, match="later than the limit of 1 s"):
-        pool.submit(limited(9, "y", KeyLimits(), start_within_s=1.0), 100.0)
-    assert pool.queue.ids == {1, 2, 3} and len(pool.tasks) == 4
 
 
 def test_a_held_task_for_a_slot_of_a_worker_that_drains_goes_to_another_one() -> None:
@@ -153,14 +114,6 @@ def test_a_displaced_task_lets_another_of_its_key_compete_at_once() -> None:
     actions = pool.submit(task(4, tenant="y"), 0.0)
     assert failures(actions) == {2: ErrorCode.OVERLOADED}
     assert places(actions) == [(3, "b")]
-
-
-def measure(pool: Dispatcher, tenant: str, n: int, service_s: float) -> None:
-    """Let a worker answer tasks that take this long."""
-    for i in range(1000, 1000 + n):
-        pool.submit(limited(i, tenant, KeyLimits()), 0.0)
-        pool.started("a", started(i), 0.0)
-        pool.ended("a", done(i, n_predicted=10), service_s)
 
 
 def test_a_task_that_lost_its_worker_keeps_its_turn() -> None:
