@@ -57,6 +57,8 @@ class LlamaStates:
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as llama.cpp writes it of a unified cache."""
+        if self._streams is not None:
+            self._streams.settle(seq)
         data = self._copy(seq)[_PREFIX.size :]
         if self.n_streams <= 1:
             return data

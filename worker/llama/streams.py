@@ -47,11 +47,14 @@ class Streams:
         self._unsettled |= {source, target}
 
     def settle(self, seq: int) -> None:
-        """Let copies be made before a sequence is overwritten; it may be emptied."""
+        """Let copies be made before a sequence is read or overwritten.
+
+        llama.cpp makes them also for a token that finds no cell.
+        """
         if seq in self._unsettled:
-            lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
-            self.decode([BatchRow(seq, 0, (0,), False)])
-            lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
+            end = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+            self.decode([BatchRow(seq, end, (0,), False)])
+            lib.llama_memory_seq_rm(self._memory, seq, end, -1)
 
     def decode(self, rows: Sequence[BatchRow]) -> int:
         """Decode rows in the order of their sequences; return llama.cpp's code."""

@@ -107,6 +107,20 @@ def test_a_copy_is_made_before_one_of_both_is_overwritten(
         assert logits(backend, (2, 60))[0] == pytest.approx(first, abs=1e-3)
 
 
+@pytest.mark.parametrize("n_tokens", [60, N_CTX])
+def test_a_copy_is_made_before_it_is_saved(backend: LlamaBackend, n_tokens: int) -> None:
+    tokens = (TOKENS * 9)[:n_tokens]
+    read(backend, 0, tokens)
+    backend.copy(0, 2, 0, n_tokens)
+    state = backend.states.copy(2)
+    assert n_cells(backend, 2) == n_tokens
+    assert backend.states.put(3, state, n_tokens)
+    for seq in (0, 3):
+        backend.remove(seq, n_tokens - 1)
+    expected, found = logits(backend, (0, n_tokens - 1), (3, n_tokens - 1))
+    assert found == pytest.approx(expected, abs=1e-3)
+
+
 def test_sequences_between_those_of_a_batch_stay_as_they_are(backend: LlamaBackend) -> None:
     for seq in range(N_SLOTS):
         read(backend, seq, TOKENS[: 10 * (seq + 1)])
@@ -155,6 +169,22 @@ def test_choices_of_one_prompt_read_it_once(single: Served, four: Served) -> Non
     assert sum(n_prompt - answer.done.n_cached for answer in answers) == n_prompt
     assert len({answer.text for answer in answers}) == 1
     is_plausible(single, prompt, answers[0])
+
+
+def test_a_choice_that_ends_at_once_is_saved_whole(
+    single: Served, four: Served, folder: Path
+) -> None:
+    """Its slot has taken the prompt of another one, and nothing was computed since."""
+    prompt = "The largest cities of Europe are listed here, each with its river: London" * 2
+    four.ask_all([prompt] * N_SLOTS, n_predict=1)
+    names = [f"choice {slot}" for slot in range(N_SLOTS)]
+    for slot, name in enumerate(names):
+        four.do(SlotAction(action="save", filename=name), folder, slot)
+    for name in names:
+        four.do(SlotAction(action="restore", filename=name), folder, 0)
+        answer = four.ask(prompt + " and", id_slot=0)
+        assert answer.done.n_cached == len(four.tokenize(prompt))
+        is_plausible(single, prompt + " and", answer)
 
 
 def test_a_prompt_comes_back_from_ram_in_part(single: Served, four: Served) -> None:
