@@ -117,7 +117,9 @@ class LlamaStates:
         buffer = np.frombuffer(b"".join(parts), np.uint8)
         n = int(lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), seq))
         n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
-        if (n, n_past) == (len(buffer), n_pos):
+        # All cells of an image stand at its first position.
+        is_at_end = 0 < n_past <= n_pos if self._has_places and n_pos else n_past == n_pos
+        if n == len(buffer) and is_at_end:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False

@@ -260,7 +260,8 @@ class PrefixCache:
     def restore(self, slot: Slot, hit: HostCacheHit) -> bool:
         """Copy more of a slot's prompt back; return whether that goes on in the next step.
 
-        No image is left in part. Where no cells are free, that is all that comes back.
+        No image is left in part. Where no cells are free, that is all that comes back; other
+        sequences make room only if they share the cache.
         """
         media, is_there = slot.active.task.media, True
         if self._host.is_whole:
@@ -273,7 +274,7 @@ class PrefixCache:
                 slot.checkpoints = [each for each in hit.checkpoints if each.n <= end]
                 at = end
             else:
-                is_there = self.evict()
+                is_there = self.is_unified and self.evict()
         if not is_there:
             at = self._cut_prompt(slot, whole_pieces(media, at))
         self.counters.n_restored += at - start

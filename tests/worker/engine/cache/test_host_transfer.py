@@ -259,6 +259,20 @@ def test_chats_that_take_turns_in_one_slot_come_back_behind_what_they_have_alike
             assert rig.done(task).n_cached >= expected or (turn, name) == (0, "a")
 
 
+def test_a_copy_that_does_not_come_back_costs_no_other_slot_its_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(n_slots=3, n_ctx=8192, n_batch=512, host_bytes=1_000_000, is_unified=False)
+    for prompt, slot in ((LONG, 0), (OTHER, 0), ("Idle. " * 20, 1)):
+        rig.submit(prompt, slot=slot)
+        rig.finish()
+    monkeypatch.setattr(rig.backend.states, "put", lambda *_: False)
+    again = rig.submit(LONG, slot=2)
+    rig.finish()
+    assert rig.text(again) == alone(LONG)
+    assert all(slot.tokens for slot in rig.engine.slots)
+
+
 @pytest.mark.parametrize(("is_gpu", "is_copied"), [(True, False), (False, True)])
 def test_a_cache_of_its_own_is_copied_out_of_a_gpu_only_if_the_step_has_the_time(
     monkeypatch: pytest.MonkeyPatch, *, is_gpu: bool, is_copied: bool

@@ -13,6 +13,7 @@ from tests.models.qwen2vl import write_qwen2vl, write_qwen2vl_projector
 from tests.worker.conftest import serving
 from tests.worker.engine.test_media import png
 from tests.worker.served import Answer, Served
+from worker.engine.backend import BatchRow
 from worker.engine.media import count_positions
 from worker.engine.task import EngineTask
 
@@ -85,6 +86,22 @@ def test_images_in_ram_come_back(seeing: Served) -> None:
     again = ask(seeing, 3, "Look: * here", LARGE)
     assert again.done.n_cached > N_LARGE
     assert again.text == expected
+
+
+def test_a_sequence_may_end_in_an_image(seeing: Served) -> None:
+    """As of a task that was cancelled between an image and the text behind it."""
+    cache, backend = seeing.engine.cache, seeing.backend
+    while cache.evict():
+        pass
+    asked = task(seeing, 1, "Look: * here", WIDE)
+    ((start, piece),) = asked.media.items()
+    backend.decode([BatchRow(0, 0, asked.prompt[:start], False)])
+    backend.decode_media(0, start, piece)
+    state = backend.states.copy(0)
+    assert backend.states.put(1, state, start + piece.n_pos)
+    assert bytes(backend.states.copy(1))[:8] == bytes(state)[:8]
+    for seq in (0, 1):
+        backend.remove(seq, 0)
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])
