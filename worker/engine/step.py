@@ -141,6 +141,7 @@ class Step:
     def _choose_adapters(self) -> list[Slot]:
         """Apply a set of adapters and return the slots that use it: the others wait."""
         busy = [slot for slot in running(self._slots) if not slot.is_paused]
+        busy = self._nan_recovery.taking_part(busy)
         if not self._backend.adapters.loaded:
             return busy
         scales = self._adapter_rotation.choose(

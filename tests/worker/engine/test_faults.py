@@ -13,6 +13,7 @@ from tests.worker.engines import Rig
 from worker.engine.backend import NoTokenAllowed
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FakeSampler
+from worker.engine.scheduling.preemption import running
 from worker.engine.slot import Slot
 from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.task import EngineJob, Report
@@ -234,6 +235,20 @@ def test_whose_logits_are_no_numbers_is_found_among_many(caplog: pytest.LogCaptu
     assert ["not numbers" in rig.failed(one).message for one in bad] == [True, True]
     assert [rig.text(one) for one in good] == [alone.text(one) for one in wanted]
     assert not rig.backend._is_spoiled
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_a_task_fails_for_no_other_that_came_while_it_read_again(*, is_unified: bool) -> None:
+    rig = Rig(n_slots=4, n_ctx=1024, n_cells=2048 * is_unified, n_batch=32, is_unified=is_unified)
+    good = rig.submit("a good one " * 30, n_predict=5)
+    first = rig.submit("[[nan]] x", n_predict=5)
+    while not any(slot.active.is_suspect for slot in running(rig.engine.slots)):
+        rig.turn()
+    later = rig.submit("[[nan]] y", n_predict=5)
+    other = rig.submit("another good one", n_predict=5)
+    rig.finish()
+    assert ["not numbers" in rig.failed(one).message for one in (first, later)] == [True, True]
+    assert [rig.done(one).n_predicted for one in (good, other)] == [5, 5]
 
 
 def test_nan_that_a_task_left_which_ended_is_no_fault_of_the_next() -> None:

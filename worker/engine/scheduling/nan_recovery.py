@@ -4,10 +4,11 @@ Attention multiplies the values of other sequences by zero, and NaN times zero i
 sequence makes the logits of a whole batch NaN, and cells that hold NaN spoil every later answer.
 Therefore the cache is emptied, all tasks of the batch become suspects, and they read their tokens
 again one after the other. A suspect with which logits are numbers is cleared; one with which they
-are NaN again fails.
+are NaN again fails. Tasks that came later wait for a suspect that runs: it must not fail for them.
 """
 
 import logging
+import sys
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
@@ -52,6 +53,14 @@ class NanRecovery:
                 del slot.tokens[-len(row.tokens) :]  # they are still to be decoded
         self._read_again()
         return True
+
+    def taking_part(self, busy: Sequence[Slot]) -> list[Slot]:
+        """Leave out what has come after a suspect that runs, and has not shown its own logits."""
+        suspects = (slot.active.order for slot in busy if slot.active.is_suspect)
+        newest = max(suspects, default=sys.maxsize)
+        return [
+            slot for slot in busy if slot.state is SlotState.DECODE or slot.active.order <= newest
+        ]
 
     def _is_nan(self, index: int, row: BatchRow) -> bool:
         """Whether a row's logits are NaN."""
