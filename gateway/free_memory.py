@@ -30,9 +30,6 @@ class FreeMemory:
         self.interval_s = _INTERVAL_S
         """Seconds until the next look."""
 
-    def __repr__(self) -> str:
-        return f"<FreeMemory least={self._least} interval_s={self.interval_s}>"
-
     async def check(self) -> None:
         """Give back what is free if the process has grown.
 

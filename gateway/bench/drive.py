@@ -59,9 +59,6 @@ class Driver:
         self._shape = shape
         self._late_s = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Driver {len(self.transcripts)} requests, {self.n_done} done>"
-
     @property
     def n_done(self) -> int:
         """Requests of the load that have ended."""

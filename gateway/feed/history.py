@@ -62,9 +62,6 @@ class RecentMinutes:
         self._counts: Sequence[float] = ()
         self._n_moved = 0
 
-    def __repr__(self) -> str:
-        return f"<RecentMinutes seconds={len(self._totals)}>"
-
     def add(
         self, second: int, totals: Totals, *, n_waiting: int, n_moved: int, ttft: Sequence[float]
     ) -> None:

@@ -34,9 +34,6 @@ class PoolSampler:
         self._refused: frozenset[str] = frozenset()
         self._timer: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<PoolSampler {self.history!r}>"
-
     def open(self) -> None:
         """Begin; call this on the loop."""
         loop = asyncio.get_running_loop()

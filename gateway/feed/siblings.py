@@ -26,9 +26,6 @@ class SiblingParts:
         self._task: asyncio.Task[None] | None = None
         self._siblings.respond(_QUESTION, self._answer)
 
-    def __repr__(self) -> str:
-        return f"<SiblingParts {len(self.parts)} silent={len(self.silent)}>"
-
     def open(self) -> None:
         """Begin to ask; without a folder there are no others."""
         if self._task is None and self._siblings.folder is not None:

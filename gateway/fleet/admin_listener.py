@@ -35,9 +35,6 @@ class AdminListener:
         self._inode = 0
         self._server: HttpServer | None = None
 
-    def __repr__(self) -> str:
-        return f"<AdminListener {self._path}>"
-
     async def start(self) -> None:
         """Listen; a path that cannot be is logged, and the pool serves without it."""
         if self._path is None:

@@ -35,9 +35,6 @@ class AwaitWorkersMiddleware:
         self._given_up: set[str] = set()
         """Models whose workers did not connect in time; requests no longer wait for them."""
 
-    def __repr__(self) -> str:
-        return f"<AwaitWorkersMiddleware missing={sorted(self._missing())}>"
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, after waiting if it must."""
         if self._missing() and _is_held(scope):

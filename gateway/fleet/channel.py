@@ -31,9 +31,6 @@ class Channel:
         self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<Channel {'open' if self.is_open else 'closed'} {self._path}>"
-
     @property
     def is_open(self) -> bool:
         """Whether an order would reach the supervisor."""

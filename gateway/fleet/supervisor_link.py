@@ -6,7 +6,6 @@ one worker each.
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Awaitable, Callable
 
 from gateway.fleet.channel import Channel
@@ -20,8 +19,6 @@ from protocol.process.control import (
     Reply,
     Subscribe,
 )
-
-logger = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 16
 """Questions of the supervisor that are answered at the same time."""
@@ -55,9 +52,6 @@ class SupervisorLink:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._gate = asyncio.Semaphore(_ASKED_AT_ONCE)
-
-    def __repr__(self) -> str:
-        return f"<SupervisorLink waiting={len(self._waiting)} {self._channel!r}>"
 
     @property
     def is_open(self) -> bool:

@@ -84,9 +84,6 @@ class Connections:
         """Time of the loop before which no large piece is handled."""
         self.streams = OpenStreams()
 
-    def __repr__(self) -> str:
-        return f"<Connections {self._counts.n_open}/{self._limit} idle={len(self._idle)}>"
-
     def enter(self, connection: "BoundedConnection") -> bool:
         """Count a new connection; returns False if it must be refused."""
         counts = self._counts

@@ -54,9 +54,6 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cutting = False
 
-    def __repr__(self) -> str:
-        return f"<HttpServer listeners={len(self._servers)} connections={len(self._tasks)}>"
-
     async def start(self) -> None:
         """Begin to accept on all sockets, which belong to this server from now on."""
         if self._config.ssl_enabled:

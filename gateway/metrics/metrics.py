@@ -46,9 +46,6 @@ class Metrics:
         self.http_statuses: Counter[tuple[str, str]] = Counter()
         self._scraped: dict[str, float] = {}
 
-    def __repr__(self) -> str:
-        return f"<Metrics tasks={sum(self.tasks.values())} late={self.n_late} {self.stats!r}>"
-
     def counters(self) -> dict[str, Counter[tuple[str, ...]]]:
         """Return all counters with labels, which are added up over the gateways of a host."""
         return {

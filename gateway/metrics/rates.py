@@ -24,9 +24,6 @@ class TokenRates:
     def __init__(self) -> None:
         self._series: dict[str, _Series] = {}
 
-    def __repr__(self) -> str:
-        return f"<TokenRates {len(self._series)}>"
-
     def note(self, worker: str, epoch: int, n_predicted: int, now: float) -> None:
         """Store the number of tokens that a worker has generated since it started."""
         series = self._series.get(worker)

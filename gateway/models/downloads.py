@@ -22,9 +22,6 @@ class DownloadBook:
         """Model to its files, and each to its bytes."""
         self._waiting: dict[str, asyncio.Future[None]] = {}
 
-    def __repr__(self) -> str:
-        return f"<DownloadBook {' '.join(self._files)}>"
-
     def __contains__(self, name: str) -> bool:
         return name in self._files
 

@@ -19,9 +19,6 @@ class ModelEvents:
         self._mailboxes: list[Mailbox] = []
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<ModelEvents listeners={len(self._mailboxes)}>"
-
     @property
     def has_listeners(self) -> bool:
         """Whether there is any."""

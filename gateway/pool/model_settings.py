@@ -44,9 +44,6 @@ class ModelSettings:
         """By the keys of their connections."""
         self._orders = itertools.count()
 
-    def __repr__(self) -> str:
-        return f"<ModelSettings lora={sorted(self._scales)} system={sorted(self._system)}>"
-
     def set_scales(self, model: str, scales: Scales) -> SetLora:
         """Set the scales of a model's adapters; return the order for its workers."""
         version = following(_version(self._scales.get(model)), self._gateway)

@@ -20,9 +20,6 @@ class OrderedKeys:
     def __len__(self) -> int:
         return len(self._places)
 
-    def __repr__(self) -> str:
-        return f"<OrderedKeys {len(self)}>"
-
     def put(self, key: str, value: Place) -> None:
         """Give a key a place, or another one."""
         place = (*value, key)

@@ -55,9 +55,6 @@ class TaskTransport:
         self.events = self.inbox.events
         self.connections = WorkerConnections(self.inbox, config, gateway, metrics.handshake_failed)
 
-    def __repr__(self) -> str:
-        return f"<TaskTransport {self.streams!r} {self.connections!r}>"
-
     def close(self) -> None:
         """Fail the remaining tasks and drop every connection."""
         self.streams.close()

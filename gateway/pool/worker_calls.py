@@ -53,9 +53,6 @@ class WorkerCalls:
         self._inspections: dict[str, asyncio.Task[m.Inspected | None]] = {}
         """Calls about slots that are under way, by the worker's key."""
 
-    def __repr__(self) -> str:
-        return f"<WorkerCalls inspections={len(self._inspections)}>"
-
     async def end_reasoning(self, stream: TaskStream) -> bool:
         """End the reasoning of a running task; false if the task has just ended."""
         worker = self._dispatcher.workers.get(stream.task.worker)

@@ -71,9 +71,6 @@ class WorkerInbox:
         self.events = PoolEvents()
         """Events of workers, for the page `/pool`."""
 
-    def __repr__(self) -> str:
-        return f"<WorkerInbox {self._dispatcher!r}>"
-
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 

@@ -40,10 +40,6 @@ class StreamSession:
         self._stop = asyncio.Event()
         self._waiters: set[asyncio.Future[None]] = set()
 
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "open"
-        return f"<StreamSession {self.conversation_id!r} {state} bytes={self.total_bytes}>"
-
     @property
     def is_over(self) -> bool:
         """Whether nothing will be added."""

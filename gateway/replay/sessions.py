@@ -40,9 +40,6 @@ class StreamSessions:
         self._is_draining = False
         self.n_bytes = 0
 
-    def __repr__(self) -> str:
-        return f"<StreamSessions {len(self)} bytes={self.n_bytes}>"
-
     def __len__(self) -> int:
         return sum(map(len, self._of_key.values()))
 

@@ -61,9 +61,6 @@ class SharedLimits:
         pool.dispatcher.allowances.on_spent = self._spent
         pool.dispatcher.allowances.on_refund = self._refund
 
-    def __repr__(self) -> str:
-        return f"<SharedLimits askers={len(self._askers)}>"
-
     async def start(self) -> None:
         """Take over the usage so far, and ask the others each second from now on."""
         answers = await self._exchange(is_first=True)

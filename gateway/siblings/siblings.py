@@ -36,9 +36,6 @@ class Siblings:
         self._fd = -1
         """The open folder: through it a path fits in 107 bytes, however long the folder's is."""
 
-    def __repr__(self) -> str:
-        return f"<Siblings {self.name} {sorted(self._responders)}>"
-
     def respond(self, question: str, responder: Responder) -> None:
         """Answer a question of the others by this function."""
         self._responders[question] = responder

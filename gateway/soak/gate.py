@@ -23,11 +23,6 @@ class GateAddress:
     port: int = 0
     path: str = ""
 
-    @property
-    def endpoint(self) -> str:
-        """Return it as ZeroMQ writes it."""
-        return f"ipc://{self.path}" if self.path else f"tcp://{self.host}:{self.port}"
-
 
 @dataclass(slots=True)
 class LinkConditions:
@@ -56,10 +51,6 @@ class TcpGate:
         self._goes = asyncio.Event()
         self._goes.set()
         self._is_refusing = False
-
-    def __repr__(self) -> str:
-        state = "refuses" if self._is_refusing else "open" if self._goes.is_set() else "stalled"
-        return f"<TcpGate {self._target.endpoint} {state} links={len(self._links)}>"
 
     async def open(self) -> GateAddress:
         """Listen; return the address, with the port that was chosen."""

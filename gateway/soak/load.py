@@ -51,9 +51,6 @@ class SoakLoad:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def __repr__(self) -> str:
-        return f"<SoakLoad {len(self.outcomes)} ended, {self.n_pieces} pieces>"
-
     def start(self, seed: int) -> None:
         """Begin; each client asks the requests in an order of its own."""
         for number in range(self.n_clients):

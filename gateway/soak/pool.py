@@ -43,9 +43,6 @@ class SoakPool:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<SoakPool {self.url} {len(self.lines)} lines>"
-
     # ---- life ---------------------------------------------------------------------------------
 
     async def start(self, timeout_s: float = 60.0) -> "SoakPool":

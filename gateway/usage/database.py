@@ -56,9 +56,6 @@ class UsageDatabase:
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
 
-    def __repr__(self) -> str:
-        return f"<UsageDatabase {self._folder} {'open' if self._connection else 'closed'}>"
-
     @property
     def is_open(self) -> bool:
         """Whether there is a connection."""

@@ -29,9 +29,6 @@ class UsageLog:
         self.path = folder
         """The newest file; the folder before there is one."""
 
-    def __repr__(self) -> str:
-        return f"<UsageLog {self.path.name} bytes={self._n_bytes}>"
-
     @property
     def wants_sync(self) -> bool:
         """Whether lines are to be brought to the disk."""

@@ -63,10 +63,6 @@ class UsageRecorder:
         self._clock_offset = time.time() - time.monotonic()
         self._thread = threading.Thread(target=self._run, name="usage", daemon=True)
 
-    def __repr__(self) -> str:
-        state = "failing" if self._is_failing else "well"
-        return f"<UsageRecorder {state} queued={len(self._queue)} kept={len(self._kept)}>"
-
     def open(self) -> None:
         """Make the folder and the database, take in what others left; raises `ConfigError`.
 

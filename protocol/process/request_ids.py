@@ -15,9 +15,6 @@ class RequestIds(logging.Filter):
         super().__init__()
         self._ids: dict[int, str] = {}
 
-    def __repr__(self) -> str:
-        return f"<RequestIds {len(self._ids)}>"
-
     def note(self, task: int, request_id: str) -> None:
         """Store the request id of a task; a task id of two gateways gets none."""
         request_id = request_id[:_LONGEST]

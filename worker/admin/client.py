@@ -66,9 +66,6 @@ class AdminClient:
         self._address = address
         self._timeout_s = timeout_s
 
-    def __repr__(self) -> str:
-        return f"<AdminClient {self._address}>"
-
     def get(self, path: str) -> dict[str, Any]:
         """Return the answer to a GET; raises `AdminError`."""
         return self._ask("GET", path, None)

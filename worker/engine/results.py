@@ -49,9 +49,6 @@ class Outbox:
             messages, self._messages = self._messages, []
             self._emit(messages)
 
-    def __repr__(self) -> str:
-        return f"<Outbox {len(self._messages)}>"
-
 
 class SampleProcessor:
     """Turns logits into messages; `finished` lists the slots whose tasks have ended."""

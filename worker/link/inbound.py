@@ -67,9 +67,6 @@ class Inbound:
         self.refused = ""
         """Why a gateway refused this worker; empty if none did."""
 
-    def __repr__(self) -> str:
-        return f"<Inbound {self._hello.worker} {self._sessions!r}>"
-
     def redial(self, now: float) -> None:
         """Dial the gateways whose wait is over."""
         if now >= self._sessions.redial_at:

@@ -4,7 +4,6 @@ It neither computes nor blocks, so it answers while a model loads, a long prompt
 template loops. Messages of the gateway go to `Tasks`; messages of the engine leave as frames.
 """
 
-import logging
 import math
 import time
 from collections.abc import Sequence
@@ -28,8 +27,6 @@ from worker.link.tasks.side_tasks import SideTasks
 from worker.link.tasks.tasks import Tasks
 from worker.prompt.prompt import PromptReader
 
-logger = logging.getLogger(__name__)
-
 _FORWARDING_S = 0.1
 """Maximum time that a turn forwards messages of the engine before the process does other work."""
 
@@ -49,7 +46,6 @@ class Link:
         self._sessions = Sessions(connections, outbound_queue.fd, self._heartbeat)
         self._sessions.is_held = is_held
         self._outbound_queue = outbound_queue
-        self._hello = hello
         self._engine: Engine | None = None
         self._card: facts.ModelCard | None = None
         self.preparation = Preparation(outbound_queue.wake)
@@ -209,9 +205,3 @@ class Link:
         )
         n_waiting = heartbeat.waiting + tasks.n_pending + tasks.n_preparing
         return replace(heartbeat, waiting=n_waiting, stats=stats)
-
-    def __repr__(self) -> str:
-        is_away = self._engine is None
-        state = "loading" if self._card is None else "asleep" if is_away else "open"
-        state = "draining" if self.draining else state
-        return f"<Link {self._hello.worker} {state} {self.tasks!r}>"

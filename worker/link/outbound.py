@@ -175,9 +175,6 @@ class Outbound:
         for key in keys:
             self.send(self._cancel(key))
 
-    def __repr__(self) -> str:
-        return f"<Outbound {self._sessions!r}>"
-
 
 def _delta(parser: AnswerParser, delta: Delta) -> Delta:
     parsed = parser.feed(delta.text)

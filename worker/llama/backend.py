@@ -1,7 +1,6 @@
 """The real backend: llama.cpp behind the engine's `Backend` protocol."""
 
 import ctypes
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,8 +44,6 @@ from worker.llama.sampling.stages import Candidates
 from worker.llama.state import LlamaStates
 from worker.llama.streams import INVALID, NO_CELLS, open_streams
 from worker.llama.vocabulary import LlamaVocabulary
-
-logger = logging.getLogger(__name__)
 
 _WARMUP_TOKENS = 32
 """Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's

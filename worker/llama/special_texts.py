@@ -29,9 +29,6 @@ class SpecialTexts:
             else:
                 self._begins[pair : pair + 256] = True
 
-    def __repr__(self) -> str:
-        return f"<SpecialTexts {len(self._texts)}>"
-
     def cut(self, data: bytes, start: int, end: int) -> int:
         """Return where a piece that begins at `start` must end; `end` if it has not too many."""
         found = np.frombuffer(data, np.uint8, end - start, start).astype(np.uint16)

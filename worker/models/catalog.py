@@ -62,9 +62,6 @@ class Catalog:
         }
         self.entries: Mapping[str, CatalogEntry] = {}
 
-    def __repr__(self) -> str:
-        return f"<Catalog {' '.join(self.entries)}>"
-
     def read(self) -> None:
         """Find the models; raises `ConfigError` and then keeps the earlier ones."""
         gateway = self._pool.gateway

@@ -44,9 +44,6 @@ class ModelDownloads:
         self._selector: selectors.BaseSelector | None = None
         self._running: dict[str, _Running] = {}
 
-    def __repr__(self) -> str:
-        return f"<ModelDownloads {' '.join(self._running)}>"
-
     def open(self, selector: selectors.BaseSelector) -> None:
         """Read the downloads' output with this selector, that of the supervisor's loop."""
         self._selector = selector

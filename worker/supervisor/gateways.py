@@ -42,9 +42,6 @@ class GatewayReload:
         self._is_asked = False
         self._has_failed = False
 
-    def __repr__(self) -> str:
-        return f"<GatewayReload {self._handover!r} waiting={len(self._waiting)}>"
-
     def ask(self) -> None:
         """Replace all gateways, and change the workers; the configuration is read in `turn`."""
         self._is_asked = True

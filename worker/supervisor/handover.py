@@ -52,9 +52,6 @@ class Handover:
         )
         self.new.is_trial = True
 
-    def __repr__(self) -> str:
-        return f"<Handover {self._launch.name} {self._step.name}>"
-
     @property
     def is_over(self) -> bool:
         """Whether one of the two gateways is alone."""

@@ -29,9 +29,6 @@ class Orders:
         self._watches: Sequence[ChildWatch] = ()
         self._reported = FleetReport()
 
-    def __repr__(self) -> str:
-        return f"<Orders {self._control!r}>"
-
     def open(self, children: Children, now: float) -> None:
         """Listen for orders, and take over the workers; raises `ConfigError`."""
         self._watches = children.watches

@@ -49,9 +49,6 @@ class ModelRecalls(Generic[Peer]):
         self._asked: dict[str, _OpenRecall[Peer]] = {}
         self._keepers: dict[str, list[Peer]] = {}
 
-    def __repr__(self) -> str:
-        return f"<ModelRecalls asked={sorted(self._asked)} kept={sorted(self._keepers)}>"
-
     @property
     def deadlines(self) -> list[float]:
         """Return the times at which `settled` must be called."""

@@ -62,9 +62,6 @@ class BenchConnection:
         self._h11 = h11.Connection(h11.CLIENT)
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<BenchConnection {self._h11.our_state} {self._h11.their_state}>"
-
     async def send(self, request: h11.Request, body: bytes) -> None:
         """Send a request."""
         try:
@@ -157,9 +154,6 @@ class Client:
         ]
         if api_key:
             self._headers.append(("Authorization", f"Bearer {api_key}"))
-
-    def __repr__(self) -> str:
-        return f"<Client {self.address.authority} idle={len(self._idle)}>"
 
     async def open(self, method: str, path: str, body: bytes = b"") -> tuple[BenchConnection, int]:
         """Send a request and wait for its status; the caller reads the body."""

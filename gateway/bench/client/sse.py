@@ -8,9 +8,6 @@ class SseParser:
         self._rest = b""
         self._held = b""
 
-    def __repr__(self) -> str:
-        return f"<SseParser rest={len(self._rest) + len(self._held)}>"
-
     def feed(self, data: bytes) -> list[bytes]:
         """Return the data of every event that is complete now."""
         if self._held or b"\r" in data:

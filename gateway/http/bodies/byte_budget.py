@@ -18,9 +18,6 @@ class ByteBudget:
         self.n_bytes = 0
         self._of_tenants: Counter[str] = Counter()
 
-    def __repr__(self) -> str:
-        return f"<ByteBudget {self.n_bytes} of {self._max_bytes}>"
-
     def fits(self, n_more: int, tenant: str) -> bool:
         """Return whether there is room for more bytes of a tenant."""
         n_left = self._max_bytes - self.n_bytes - n_more

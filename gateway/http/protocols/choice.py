@@ -53,9 +53,6 @@ class Protocols(ProtocolWrapper):
         else:
             self.protocol = self._http2()
 
-    def __repr__(self) -> str:
-        return f"<Protocols {type(self.protocol).__name__}>"
-
     async def handle(self, event: Event) -> None:
         """Handle data; switch to HTTP/2 if the client begins with it."""
         try:

@@ -36,9 +36,6 @@ class OpenStreams:
     def __init__(self) -> None:
         self.n = 0
 
-    def __repr__(self) -> str:
-        return f"<OpenStreams {self.n}>"
-
 
 class Http2(H2Protocol):
     """Hypercorn's HTTP/2 connection."""

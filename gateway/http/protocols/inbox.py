@@ -31,9 +31,6 @@ class Inbox:
         self._reader: asyncio.Future[None] | None = None
         self._writers: list[asyncio.Future[None]] = []
 
-    def __repr__(self) -> str:
-        return f"<Inbox messages={len(self._messages)}{' over' if self._is_over else ''}>"
-
     async def put(self, message: Any) -> None:
         """Add a message; waits for room, and drops what comes after the end."""
         is_end = message["type"].endswith(".disconnect")

@@ -18,9 +18,6 @@ class StallWatch:
         self._n_taken = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<StallWatch waiting={self._transport.get_write_buffer_size()}>"
-
     def wrote(self, n: int) -> None:
         """Count bytes that were written, and watch if any of them wait to be sent."""
         self._n_written += n

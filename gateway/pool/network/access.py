@@ -68,9 +68,6 @@ class PeerAccess:
         self._look_at = 0.0
         self._has_changed = False
 
-    def __repr__(self) -> str:
-        return f"<PeerAccess {self._keys!r} {self._bad_frames!r}>"
-
     def read(self) -> None:
         """Read the keys; raises `ConfigError` that names the file at fault."""
         self._secret = read_secret(self._key_file)

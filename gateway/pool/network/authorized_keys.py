@@ -28,9 +28,6 @@ class AuthorizedKeys:
         """File name to its key."""
         self._keys: dict[str, PublicKey] = {}
 
-    def __repr__(self) -> str:
-        return f"<AuthorizedKeys {self.folder} n={len(self._keys)}>"
-
     def __len__(self) -> int:
         return len(self._keys)
 

@@ -31,9 +31,6 @@ class BadFrames:
         """Seconds that their slow frames have taken, and when the last one came."""
         self._blocked_until: OrderedDict[str, float] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<BadFrames {len(self._unreadable)} noted {len(self._blocked_until)} blocked>"
-
     def count_unreadable(self, who: str, now: float) -> bool:
         """Count an unreadable frame; true if its peer is now blocked."""
         return self._count(self._unreadable, who, now, MAX_UNREADABLE)

@@ -72,9 +72,6 @@ class WorkerConnections:
         """Epochs of the workers that were told to leave, by name."""
         self._flush: asyncio.Handle | None = None
 
-    def __repr__(self) -> str:
-        return f"<WorkerConnections {' '.join(peer.key for peer in self._peers.values())}>"
-
     def open(self, endpoints: Sequence[str], *, joins: bool = False) -> None:
         """Bind, with `joins` beside another gateway of the pool; raises `ConfigError`."""
         self._socket.open(endpoints, joins=joins)

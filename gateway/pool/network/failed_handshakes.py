@@ -30,9 +30,6 @@ class FailedHandshakes:
         self._count = count
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<FailedHandshakes {' '.join(self._peers)}>"
-
     def failed(self, address: str, kind: str, cause: str, now: float) -> None:
         """Count a failure of this kind; log it unless this address was logged a moment ago."""
         self._count(kind)

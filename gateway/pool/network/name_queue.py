@@ -39,9 +39,6 @@ class NameQueue(Generic[F]):
         """A frame of the first worker that comes sooner may have been sent before it died."""
         self._waiting: dict[bytes, WaitingConnection[F]] = {}
 
-    def __repr__(self) -> str:
-        return f"<NameQueue {' '.join(waiting.name for waiting in self._waiting.values())}>"
-
     def __bool__(self) -> bool:
         return bool(self._waiting)
 

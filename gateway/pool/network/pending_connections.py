@@ -42,9 +42,6 @@ class PendingConnections:
         """Those that ended without a frame so far, with kind and cause."""
         self._kind, self._cause = "", ""
 
-    def __repr__(self) -> str:
-        return f"<PendingConnections {len(self._open)}>"
-
     def event(self, head: bytes, endpoint: bytes) -> int:
         """Take an event of the monitor; return the descriptor of a connection that ended, or -1."""
         kind, value = struct.unpack("=Hi", head)

@@ -29,9 +29,6 @@ class Reception:
         self._refused: set[bytes] = set()
         self._name_queue: NameQueue[zmq.Frame] = NameQueue(max(_REST_S, heartbeat_s))
 
-    def __repr__(self) -> str:
-        return f"<Reception {self._name_queue!r} refused={len(self._refused)}>"
-
     @property
     def has_waiting(self) -> bool:
         """Whether a worker waits for a name."""

@@ -15,9 +15,6 @@ class DisconnectRecheck:
         self._ended: set[int] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<DisconnectRecheck ended={len(self._ended)}>"
-
     def ended(self, descriptors: set[int]) -> None:
         """Note that the connections of these descriptors have ended."""
         self._look(descriptors)

@@ -46,9 +46,6 @@ class RequestBook:
         self._latest: deque[EndedRequest] = deque(maxlen=MAX_LATEST)
         self._numbers = itertools.count(1)
 
-    def __repr__(self) -> str:
-        return f"<RequestBook open={len(self.unsettled)} latest={len(self._latest)}>"
-
     def begin(self, request_id: str, method: str, path: str, now: float) -> RequestRecord:
         """Take in a request, by its head."""
         record = RequestRecord(next(self._numbers), request_id, method, path, now)

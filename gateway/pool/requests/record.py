@@ -36,10 +36,6 @@ class RequestRecord:
         self.is_quiet = False
         """Whether it is logged at debug level only."""
 
-    def __repr__(self) -> str:
-        state = "over" if self.is_over else "open"
-        return f"<RequestRecord {self.number} {state} {self.path} tasks={len(self.tasks)}>"
-
     @property
     def is_settled(self) -> bool:
         """Whether nothing more will be known of it."""

@@ -26,9 +26,6 @@ class DeferralPolicy:
         self._limit_s = _QUEUE_SHARE * timeout_s
         self._reserved: dict[int, Task] = {}
 
-    def __repr__(self) -> str:
-        return f"<DeferralPolicy reserved={sorted(self._reserved)}>"
-
     @property
     def ids(self) -> set[int]:
         """Ids of the tasks that are reserved for a busy worker now."""

@@ -36,9 +36,6 @@ class DemandReports:
         self._asked: dict[str, dict[str, None]] = {}
         """By model: keys of the workers that were sent a demand."""
 
-    def __repr__(self) -> str:
-        return f"<DemandReports pressed={sorted(self._pressed)}>"
-
     def of(self, worker: Worker, now: float) -> Demand | None:
         """Return the demand for a worker's credits, or None if it was sent the same before."""
         if not (worker.lacks_credit or worker.demanded[0]):

@@ -158,9 +158,6 @@ class LoadOrder:
         self._workers: dict[str, Worker] = {}
         self._named: dict[str, Worker] = {}
 
-    def __repr__(self) -> str:
-        return f"<LoadOrder models={len(self._models)} workers={len(self._workers)}>"
-
     def workers_of(self, model: str, now: float) -> ModelWorkers:
         """Return the ready workers of a model, all at their places."""
         if self.changes:

@@ -34,9 +34,6 @@ class TaskPlacement:
         self._held_back: dict[str, bool] = {}
         """By tenant, during one look at the queue."""
 
-    def __repr__(self) -> str:
-        return f"<TaskPlacement {self._queue!r} {self.deferral!r}>"
-
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
         workers = self._routing.order.workers_of(model, now)

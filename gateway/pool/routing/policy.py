@@ -89,9 +89,6 @@ class RoutingPolicy:
         self._sessions = SessionMap(_MAX_SESSIONS)
         self.order = LoadOrder(self._load)
 
-    def __repr__(self) -> str:
-        return f"<RoutingPolicy workers={len(self._estimates)} {self.index!r} {self._sessions!r}>"
-
     @property
     def known(self) -> set[str]:
         """Keys of the workers of which anything is known."""

@@ -29,9 +29,6 @@ class WorkerEstimate:
         self.bit = bit
         """The worker in the masks of the index."""
 
-    def __repr__(self) -> str:
-        return f"<WorkerEstimate {self.pending!r}>"
-
     def n_tokens(self, spec: TaskSpec) -> float:
         """Guess the length of a prompt, corrected by how such guesses turned out."""
         return spec.n_tokens * self.throughput.length_ratio.value

@@ -41,9 +41,6 @@ class Answer:
         self._since = 0.0
         """When the present attempt brought its first delta."""
 
-    def __repr__(self) -> str:
-        return f"<Answer tokens={len(self.tokens)} characters={self.n_text}>"
-
     @property
     def has_started(self) -> bool:
         """Whether another worker could continue it."""

@@ -12,9 +12,6 @@ class LiveChats:
     def __init__(self) -> None:
         self._streams: dict[tuple[str, str], Sequence[TaskStream]] = {}
 
-    def __repr__(self) -> str:
-        return f"<LiveChats {len(self._streams)}>"
-
     @contextmanager
     def holding(self, tenant: str, chat_id: str, streams: Sequence[TaskStream]) -> Iterator[None]:
         """Register an answer while the block runs. One without an id cannot be looked up."""

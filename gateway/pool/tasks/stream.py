@@ -62,9 +62,6 @@ class DeltaOffers:
         self.holders: set[TaskStream] = set()
         """The streams that hold them."""
 
-    def __repr__(self) -> str:
-        return f"<DeltaOffers {len(self._streams)}>"
-
     def add(self, stream: "TaskStream") -> None:
         """Offer what a stream has at the end of this turn."""
         if not self._streams:

@@ -23,9 +23,6 @@ class Fingerprint:
         self._request = request
         self._digest = b""
 
-    def __repr__(self) -> str:
-        return f"<Fingerprint {self._digest.hex() or 'unknown'}>"
-
     @property
     def digest(self) -> bytes:
         """The hash."""

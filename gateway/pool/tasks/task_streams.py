@@ -17,9 +17,6 @@ class TaskStreams:
         self._metrics = metrics
         self._idle = asyncio.Event()
 
-    def __repr__(self) -> str:
-        return f"<TaskStreams {len(self.by_id)}>"
-
     def add(self, stream: TaskStream) -> None:
         """Take in the stream of a new task."""
         self.by_id[stream.task_id] = stream

@@ -71,9 +71,6 @@ class PoolEvents:
         self._events: deque[PoolEvent] = deque(maxlen=MAX_EVENTS)
         self._n = 0
 
-    def __repr__(self) -> str:
-        return f"<PoolEvents n={self._n}>"
-
     def note(
         self, kind: EventKind, *, name: str = "", model: str = "", why: str = "", n_tasks: int = 0
     ) -> None:

@@ -46,9 +46,6 @@ class TaskLifecycle:
         self.scales = tuple(adapter.scale for adapter in backend.adapters.loaded)
         """Scales of the adapters for tasks that ask for none."""
 
-    def __repr__(self) -> str:
-        return f"<TaskLifecycle busy={self.n_busy} waiting={self.n_waiting}>"
-
     @property
     def n_waiting(self) -> int:
         """Tasks that wait for a slot."""

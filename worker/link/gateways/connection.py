@@ -260,6 +260,3 @@ class GatewayConnection:
                 "hint": hint,
             },
         )
-
-    def __repr__(self) -> str:
-        return f"<GatewayConnection {self.endpoint} n={self._n_opened} sent={self._n_sent}>"

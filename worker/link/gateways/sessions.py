@@ -50,10 +50,6 @@ class GatewaySession:
         self.known_credits: tuple[int, int, bool] | None = None
         """The credits that it was told last (`Heartbeat`); None before `Ready`."""
 
-    def __repr__(self) -> str:
-        state = "retired" if self.is_retired else "open" if self.is_open else "dialled"
-        return f"<GatewaySession {self.number} {state} {self.connection!r}>"
-
 
 class Sessions:
     """The sessions with all gateways, in the order of their numbers."""
@@ -78,9 +74,6 @@ class Sessions:
         """Sockets and descriptors to poll."""
         self.redial_at = math.inf
         """When the next of them is to be dialled again."""
-
-    def __repr__(self) -> str:
-        return f"<Sessions {self._all!r}>"
 
     def __len__(self) -> int:
         return len(self._all)

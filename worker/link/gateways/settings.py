@@ -50,9 +50,6 @@ class WorkerSettings:
         self._due: dict[TaskKey, SetLora | SetSystemPrompt] = {}
         """Orders that were not carried out yet, in their order."""
 
-    def __repr__(self) -> str:
-        return f"<WorkerSettings lora={self._lora.version} system={self._system.version}>"
-
     @property
     def known(self) -> SettingsReport | None:
         """The settings to send to gateways; None as long as nothing was set."""

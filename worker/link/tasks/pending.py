@@ -18,9 +18,6 @@ class PendingTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __repr__(self) -> str:
-        return f"<PendingTasks tasks={len(self._tasks)}>"
-
     def add(self, envelope: Envelope) -> None:
         """Let a task wait."""
         self._tasks[envelope.task] = envelope

@@ -8,7 +8,6 @@ its place meanwhile.
 
 import ctypes
 import itertools
-import logging
 import queue
 import threading
 import time
@@ -18,8 +17,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from protocol.wire.messages import TaskKey
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -137,10 +134,6 @@ class Preparation:
     def __bool__(self) -> bool:
         """Whether a thread may use the model now or soon."""
         return bool(self._waiting or self._running or self._given_up)
-
-    def __repr__(self) -> str:
-        n_waiting = sum(map(len, self._waiting.values()))
-        return f"<Preparation running={len(self._running)} waiting={n_waiting}>"
 
     def submit(self, job: PreparationJob) -> None:
         """Let a job be done as soon as a thread is free."""

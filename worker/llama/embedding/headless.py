@@ -62,9 +62,6 @@ class GraphWatch:
         # Called for hundreds of nodes: releasing the GIL each time would cost more.
         self._name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)(address)
 
-    def __repr__(self) -> str:
-        return f"<GraphWatch {'cutting' if self.is_cutting else 'looking'}>"
-
     def on(self, params: Any) -> Any:
         """Set the callback in a context's parameters, with the pooling that it needs."""
         params.cb_eval = self._callback

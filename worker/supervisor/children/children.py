@@ -45,9 +45,6 @@ class Children:
         for launch in launches:
             self.add(launch)
 
-    def __repr__(self) -> str:
-        return f"<Children {' '.join(repr(watch.child) for watch in self.watches)}>"
-
     @property
     def gateways(self) -> list[ChildWatch]:
         """The gateways; while one is reloaded, also its successor."""

@@ -1,6 +1,5 @@
 """The supervisor's workers, as a rolling change reads and changes them."""
 
-import logging
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,8 +28,6 @@ from worker.supervisor.rollout.plan import PlannedWorker, find_process
 from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.room import fits, need_of
 
-logger = logging.getLogger("supervisor")
-
 _HELD = "--held"
 
 
@@ -58,9 +55,6 @@ class Fleet:
         self.drain_timeout_s = 600.0
         self.prompts: Sequence[str] = ()
         self.n_predict = 16
-
-    def __repr__(self) -> str:
-        return f"<Fleet {' '.join(self.workers)}>"
 
     def open(self, children: Children) -> None:
         """Take over the workers that run."""

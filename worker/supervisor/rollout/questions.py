@@ -28,9 +28,6 @@ class Questions:
         self._ids = itertools.count(1)
         self._asked: dict[int, _Asking] = {}
 
-    def __repr__(self) -> str:
-        return f"<Questions {len(self._asked)}>"
-
     def ask(self, number: int, worker: str, prompts: Sequence[str], n_predict: int) -> None:
         """Ask a worker for its greedy answers."""
         self._asked[number] = _Asking(

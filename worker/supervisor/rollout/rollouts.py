@@ -55,9 +55,6 @@ class Rollouts:
         self._now = 0.0
         self._rereads = False
 
-    def __repr__(self) -> str:
-        return f"<Rollouts {self._rollout!r} {self._fleet!r}>"
-
     def open(self, children: Children, now: float) -> None:
         """Take over the workers that run."""
         self._fleet.open(children)

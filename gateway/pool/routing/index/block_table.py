@@ -58,9 +58,6 @@ class BlockTable:
     def __len__(self) -> int:
         return self._n
 
-    def __repr__(self) -> str:
-        return f"<BlockTable {self._n} blocks in {len(self._segments)} segments>"
-
     @property
     def n_segments(self) -> int:
         """Number of the segments."""

@@ -68,9 +68,6 @@ class PrefixIndex:
         """Numbers of sets whose last worker is gone; their blocks are still in the table."""
         self._next_swept = 0
 
-    def __repr__(self) -> str:
-        return f"<PrefixIndex blocks={len(self._table)} workers={len(self._bits)}>"
-
     @property
     def n_blocks(self) -> int:
         """Blocks that any worker holds."""

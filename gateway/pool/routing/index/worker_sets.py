@@ -20,9 +20,6 @@ class WorkerSets:
     def __len__(self) -> int:
         return len(self._masks) - len(self._unused) - 1
 
-    def __repr__(self) -> str:
-        return f"<WorkerSets {len(self)}>"
-
     def mask(self, number: int) -> int:
         """Return the workers of a set."""
         return self._masks[number]
