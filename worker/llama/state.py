@@ -30,6 +30,8 @@ _PREFIX = struct.Struct("<Ii")
 _SAMPLE = 1 << 20
 _COUNTS = struct.Struct("<II")
 """What a state begins with: the number of streams, 1 in ours, and that of its cells."""
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+_BYTES = ctypes.POINTER(ctypes.c_uint8)
 _PLACED = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
@@ -71,9 +73,7 @@ class LlamaStates:
         """Replace a sequence by all of another; it is empty if that fails."""
         data = self._copy(source)
         _PREFIX.pack_into(data, 0, _IO_MAGIC, target)
-        buffer = np.frombuffer(data, np.uint8)
-        n = lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), target)
-        if n != len(buffer):
+        if not self._write(target, data):
             lib.llama_memory_seq_rm(self._memory, target, -1, -1)
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
@@ -90,21 +90,30 @@ class LlamaStates:
         """Read a copied part into the spare sequence, and let `seq` have of it what it lacks."""
         if start == end:
             return True
-        buffer = np.frombuffer(state, np.uint8)
-        n = int(
-            lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), self._spare)
-        )
+        is_read = self._write(self._spare, state)
         lib.llama_memory_seq_cp(self._memory, self._spare, seq, start, end)
         lib.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
-        return n == len(buffer)
+        return is_read
 
     def _copy(self, seq: int) -> memoryview:
-        size = int(lib.llama_state_seq_get_size(self._context, seq))
-        buffer = np.empty(size, np.uint8)
-        n = int(lib.llama_state_seq_get_data(self._context, _pointer(buffer), size, seq))
-        if n < _PREFIX.size:
+        data = self._read(seq)
+        if len(data) < _PREFIX.size:
             raise TaskError(ErrorCode.INTERNAL, f"Unable to save slot: {library.last_warnings()}")
+        return data
+
+    def _read(self, seq: int, flags: int = 0) -> memoryview:
+        size = int(lib.llama_state_seq_get_size_ext(self._context, seq, flags))
+        buffer = np.empty(size, np.uint8)
+        where = buffer.ctypes.data_as(_BYTES)
+        n = int(lib.llama_state_seq_get_data_ext(self._context, where, size, seq, flags))
         return buffer.data[:n]
+
+    def _write(self, seq: int, state: State, flags: int = 0) -> bool:
+        """Replace what `flags` name of a sequence; return whether llama.cpp took all of it."""
+        buffer = np.frombuffer(state, np.uint8)
+        where, size = buffer.ctypes.data_as(_BYTES), len(buffer)
+        n = int(lib.llama_state_seq_set_data_ext(self._context, where, size, seq, flags))
+        return n == size
 
     def put(self, seq: int, state: State, n_pos: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
@@ -114,39 +123,26 @@ class LlamaStates:
         if self._streams is not None:
             self._streams.settle(seq)
         parts = (_PREFIX.pack(_IO_MAGIC, seq), *spread(state, self.n_streams, seq))
-        buffer = np.frombuffer(b"".join(parts), np.uint8)
-        n = int(lib.llama_state_seq_set_data(self._context, _pointer(buffer), len(buffer), seq))
-        n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
+        is_read, n_past = self._write(seq, b"".join(parts)), self._n_past(seq)
         # All cells of an image stand at its first position.
         is_at_end = 0 < n_past <= n_pos if self._has_places and n_pos else n_past == n_pos
-        if n == len(buffer) and is_at_end:
+        if is_read and is_at_end:
             return True
         lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
         return False
 
     def checkpoint(self, seq: int) -> State:
         """Return the states of recurrent layers and the cells of sliding windows."""
-        size = int(lib.llama_state_seq_get_size_ext(self._context, seq, _PARTIAL))
-        buffer = np.empty(size, np.uint8)
-        n = int(
-            lib.llama_state_seq_get_data_ext(self._context, _pointer(buffer), size, seq, _PARTIAL)
-        )
-        return buffer.data[:n]
+        return self._read(seq, _PARTIAL)
 
     def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Put those states and windows back, and cut all other cells."""
-        buffer = np.frombuffer(checkpoint.state, np.uint8)
-        n = int(
-            lib.llama_state_seq_set_data_ext(
-                self._context, _pointer(buffer), len(buffer), seq, _PARTIAL
-            )
-        )
+        is_read = self._write(seq, checkpoint.state, _PARTIAL)
         is_cut = bool(lib.llama_memory_seq_rm(self._memory, seq, checkpoint.n_pos, -1))
-        n_past = int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
-        return is_cut and (n, n_past) == (len(buffer), checkpoint.n_pos)
+        return is_read and is_cut and self._n_past(seq) == checkpoint.n_pos
 
-
-_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+    def _n_past(self, seq: int) -> int:
+        return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1
 
 
 def are_cells(state: State, n_pos: int, *, has_places: bool) -> bool:
@@ -168,10 +164,6 @@ def are_cells(state: State, n_pos: int, *, has_places: bool) -> bool:
     if has_places:
         return not n_cells or bool(positions[0] >= 0 and positions[-1] < n_pos)
     return n_cells == n_pos and bool((positions == np.arange(n_cells)).all())
-
-
-def _pointer(buffer: "np.ndarray[tuple[int], np.dtype[np.uint8]]") -> Any:
-    return buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _facts(config: WorkerConfig) -> Mapping[str, str]:
