@@ -8,11 +8,13 @@ from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from protocol.wire.shapes import measure
 from worker.embedding.inputs import MediaInput
-from worker.link.tasks.pending import ORDERS
 from worker.link.tasks.preparation import PreparationJob
 from worker.prompt.prompt import Prepared, PromptReader
 
 Outcome = m.Terminal | Prepared | MediaInput | Exception
+
+ORDERS = (s.SetLora, s.SetSystemPrompt)
+"""They change the worker for all clients, so a cancel by one client does not stop them."""
 
 _LIMIT_S, _LIMIT_PER_MIB_S, _LONGEST_S = 5.0, 2.0, 60.0
 """Time limit of a job, what each MiB of texts and media adds to it, and its maximum."""

@@ -1,6 +1,6 @@
 """All tasks of a worker from their arrival to their end; used by the link's thread only.
 
-A task waits for the model (`PendingTasks`), is prepared on another thread (`Preparation`), runs in
+A task waits for the model, is prepared on another thread (`Preparation`), runs in
 the engine, and ends with one terminal message. A failure ends its own task and no other; it is
 logged with the task's id and counted.
 """
@@ -19,6 +19,7 @@ from worker.engine.engine import Engine
 from worker.engine.task import (
     Abort,
     AbortAll,
+    EngineJob,
     EngineTask,
     ProceedWith,
     Report,
@@ -27,10 +28,8 @@ from worker.engine.task import (
     internal_error,
 )
 from worker.link.outbound import RunningTasks
-from worker.link.tasks.jobs import Outcome, job_of, shares_prompt
-from worker.link.tasks.pending import PendingTasks, cancelled
+from worker.link.tasks.jobs import ORDERS, Outcome, job_of, shares_prompt
 from worker.link.tasks.preparation import Overrun, Preparation, PreparationJob
-from worker.link.tasks.reasoning import end_reasoning
 from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import Prepared, PromptReader
 
@@ -46,7 +45,8 @@ class Tasks:
         self._reader: PromptReader | None = None
         self._side: SideTasks | None = None
         self._embeddings: EmbeddingBatcher | None = None
-        self._pending = PendingTasks()
+        self._pending: dict[TaskKey, Envelope] = {}
+        """Tasks that wait until the model is loaded, in the order of their arrival."""
         self._fresh: list[Envelope] = []
         """Generations of the frame that is being read, which share one prompt."""
         self._preparing: dict[TaskKey, PreparationJob] = {}
@@ -66,7 +66,7 @@ class Tasks:
 
     def counts(self, connection: int) -> tuple[int, int, int]:
         """Count the tasks of a gateway that are pending, being prepared, and running."""
-        places = (self._pending.keys, self._preparing, self.running.keys)
+        places = (self._pending, self._preparing, self.running.keys)
         pending, preparing, running = (
             sum(key.connection == connection for key in keys) for keys in places
         )
@@ -84,9 +84,8 @@ class Tasks:
         """Begin the tasks that wait for the model; return messages to send at once."""
         self._engine, self._reader = engine, reader
         self._side, self._embeddings = side, embeddings
-        messages = [
-            message for envelope in self._pending.take() for message in self._begin(envelope)
-        ]
+        pending, self._pending = self._pending, {}
+        messages = [message for task in pending.values() for message in self._begin(task)]
         self.flush()
         return messages
 
@@ -99,7 +98,8 @@ class Tasks:
 
     def give_up(self, error: TaskError) -> list[Envelope]:
         """Fail the tasks that wait for the model: it cannot be loaded."""
-        return [failed(envelope.task, error) for envelope in self._pending.take()]
+        pending, self._pending = self._pending, {}
+        return [failed(key, error) for key in pending]
 
     @property
     def n_pending(self) -> int:
@@ -137,7 +137,7 @@ class Tasks:
             error = TaskError(ErrorCode.UNAVAILABLE, "the model is not loaded")
             return [failed(envelope.task, error)]
         if self._engine is None:
-            self._pending.add(envelope)
+            self._pending[key] = envelope
             return []
         return self._begin(envelope)
 
@@ -149,8 +149,10 @@ class Tasks:
 
     def cancel(self, key: TaskKey) -> list[FrameItem]:
         """Cancel a task, wherever it is; return its end if it did not run."""
-        if (ended := self._pending.cancel(key)) is not None:
-            return [ended]
+        envelope = self._pending.get(key)
+        if envelope is not None and not isinstance(envelope.payload, ORDERS):
+            del self._pending[key]
+            return [_cancelled(key)]
         self.flush()
         if key in self.running:
             self._abort(key)
@@ -159,7 +161,7 @@ class Tasks:
         if job is None or job.is_alone:  # an order, which must be carried out
             return []
         self._unprepare(key)
-        return [cancelled(key)]
+        return [_cancelled(key)]
 
     def proceed(self, key: TaskKey) -> None:
         """Let a paused answer go on; its `Started` has been sent."""
@@ -171,17 +173,17 @@ class Tasks:
 
         A line for each task is all that is left of its request: the gateway may have been killed.
         """
-        for keys in (self._pending.keys, self._preparing, self.running.keys):
+        for keys in (self._pending, self._preparing, self.running.keys):
             for key in keys:
                 if key.connection == connection:
                     logger.info("task dropped", extra={"task": key.id, "attempt": key.attempt})
-        self._pending.drop(connection)
         self._fresh = [
             envelope for envelope in self._fresh if envelope.task.connection != connection
         ]
         self._preparation.drop(connection)
-        for key in [key for key in self._preparing if key.connection == connection]:
-            del self._preparing[key]
+        for tasks in (self._pending, self._preparing):
+            for key in [key for key in tasks if key.connection == connection]:
+                del tasks[key]
         self.running.clear(connection)
         if self._embeddings is not None:
             self._embeddings.drop_all(connection)
@@ -330,3 +332,22 @@ class Tasks:
         """End a task because of a bug of this program."""
         self.n_faults += 1
         return failed(key, internal_error(key, error))
+
+
+def end_reasoning(engine: Engine, key: TaskKey, message: s.EndReasoning) -> EngineJob:
+    """Return the command that ends a task's reasoning; the engine's thread owns the samplers."""
+
+    def work() -> s.ReasoningEnded:
+        runs = [slot.run for slot in engine.slots if slot.run is not None]
+        own = [run for run in runs if run.task.key.connection == key.connection]
+        found = [run for run in own if run.task.key.id == message.target]
+        for run in found:
+            run.sampler.end_reasoning()
+        return s.ReasoningEnded(is_running=bool(found))
+
+    return EngineJob(key, work)
+
+
+def _cancelled(key: TaskKey) -> Envelope:
+    """Make the terminal message of a task that was cancelled before it ran."""
+    return Envelope(key, m.Done(finish=m.Finish.CANCELLED))

@@ -6,7 +6,7 @@ from protocol.wire.messages import TaskKey
 from protocol.wire.side_tasks import EndReasoning, ReasoningEnded
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FakeSampler
-from worker.link.tasks.reasoning import end_reasoning
+from worker.link.tasks.tasks import end_reasoning
 
 
 @pytest.mark.parametrize("is_armed", [True, False])
