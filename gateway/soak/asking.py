@@ -36,12 +36,10 @@ class RequestOutcome:
     """What came back for one request."""
 
     request: SoakRequest
-    start_s: float
     status: int = 0
     parts: Mapping[str, str] = field(default_factory=dict)
     arrivals_s: list[float] = field(default_factory=list)
     """When each piece came that had something to read."""
-    end_s: float = 0.0
     ending: Ending = Ending.LOST
     why: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -70,7 +68,7 @@ async def ask(
     on_piece: Callable[[], object] = lambda: None,
 ) -> RequestOutcome:
     """Send one request on a connection of its own and read its whole answer."""
-    outcome = RequestOutcome(request, time.perf_counter())
+    outcome = RequestOutcome(request)
     try:
         async with asyncio.timeout(timeout_s):
             await _exchange(client, outcome, on_piece)
@@ -78,7 +76,6 @@ async def ask(
         outcome.why = outcome.why or f"{error.failure}: {error.message}"
     except TimeoutError:
         outcome.ending, outcome.why = Ending.LOST, f"no end after {timeout_s:g} s"
-    outcome.end_s = time.perf_counter()
     return outcome
 
 

@@ -50,7 +50,7 @@ class TcpGate:
         self._accepting: set[asyncio.Task[None]] = set()
         self._goes = asyncio.Event()
         self._goes.set()
-        self._is_refusing = False
+        self._is_closed = False
 
     async def open(self) -> GateAddress:
         """Listen; return the address, with the port that was chosen."""
@@ -68,7 +68,8 @@ class TcpGate:
         if self._server is not None:
             self._server.close()
         self.resume()
-        self.cut(refuse=True)
+        self._is_closed = True
+        self.cut()
         await asyncio.gather(*self._accepting, return_exceptions=True)
 
     def stall(self) -> None:
@@ -79,23 +80,16 @@ class TcpGate:
         """Relay again, what waited first."""
         self._goes.set()
 
-    def cut(self, *, refuse: bool = False) -> None:
-        """Close all connections with FIN; with `refuse`, new ones too until `heal`."""
-        self._is_refusing = refuse
+    def cut(self) -> None:
+        """Close all connections with FIN."""
         for link in list(self._links):
             link.cut()
 
-    def reset(self, *, refuse: bool = False) -> None:
+    def reset(self) -> None:
         """End all connections with RST (Unix sockets know none: they are closed)."""
         for link in list(self._links):
             link.linger_zero()
-        self.cut(refuse=refuse)
-
-    def heal(self) -> None:
-        """Accept connections again, under normal conditions."""
-        self._is_refusing = False
-        self.conditions = LinkConditions()
-        self.resume()
+        self.cut()
 
     async def opened(self) -> None:
         """Wait while the gate is stalled."""
@@ -110,7 +104,7 @@ class TcpGate:
         await self.opened()
         near = _End(reader, writer)
         try:
-            if self._is_refusing:
+            if self._is_closed:
                 raise ConnectionRefusedError
             far = await self._dial()
         except OSError:

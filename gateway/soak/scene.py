@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.soak.gate import GateAddress, TcpGate
-from gateway.soak.ledger import FaultRow, row_of
 from gateway.soak.load import Answers, SoakLoad, reference_answers
 from gateway.soak.pool import PoolFailed, SoakPool
 from gateway.soak.requests import FAKE_TEMPLATE, SoakRequest, Traffic, TrafficShape
@@ -105,10 +104,6 @@ class Scene:
     violations: list[str] = field(default_factory=list)
     """Expectations of the fault that were not met, in words."""
 
-    def victim(self) -> str:
-        """Return a random worker."""
-        return self.rng.choice(self.pool.workers)
-
     def signal(self, name: str, number: signal.Signals = signal.SIGKILL) -> int:
         """Send a process a signal; return its pid."""
         pid = self.pool.pid_of(name)
@@ -123,12 +118,6 @@ class Scene:
         """Note `what` as a violation unless `is_so`."""
         if not is_so:
             self.violations.append(what)
-
-    async def row(self, name: str, what: str, before: Mapping[str, int]) -> FaultRow:
-        """End the load and count what became of it; `before` are the descriptors at its start."""
-        outcomes = await self.load.stop()
-        leaks = await self.pool.leaks(before) if before else []
-        return row_of(name, what, outcomes, leaks, self.violations)
 
 
 @dataclass(slots=True)

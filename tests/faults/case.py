@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from gateway.soak.asking import Ending
-from gateway.soak.ledger import FaultRow
+from gateway.soak.ledger import FaultRow, row_of
 from gateway.soak.requests import TrafficShape
 from gateway.soak.scene import ExpectedAnswers, PoolShape, Scene, pool_under_load
 
@@ -75,4 +75,6 @@ async def run_case(case: FaultCase, expected: ExpectedAnswers) -> FaultRow:
         await case.inject(scene)
         if not case.is_last:
             await load.answers(case.n_after)
-        return await scene.row(case.name, case.what, {} if case.is_last else before)
+        outcomes = await load.stop()
+        leaks = [] if case.is_last else await scene.pool.leaks(before)
+        return row_of(case.name, case.what, outcomes, leaks, scene.violations)

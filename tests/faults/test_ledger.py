@@ -1,7 +1,5 @@
 """What the suite calls lost, doubled and wrong, it finds where it is."""
 
-import time
-
 import pytest
 
 from gateway.soak.answers import AnswerReader, is_repeated
@@ -12,7 +10,7 @@ from gateway.soak.requests import KINDS, SoakRequest, Traffic, TrafficShape
 
 def outcome(parts: dict[str, str], ending: Ending = Ending.ANSWERED) -> RequestOutcome:
     request = SoakRequest("chat", 1, "/v1/chat/completions", {})
-    return RequestOutcome(request, time.perf_counter(), parts=parts, ending=ending)
+    return RequestOutcome(request, parts=parts, ending=ending)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ async def poisoned(scene: Scene) -> None:
 
 async def crash_loop(scene: Scene) -> None:
     """Let one worker die at each load until it is set aside; the other serves."""
-    name, since = scene.victim(), len(scene.pool.lines)
+    name, since = scene.rng.choice(scene.pool.workers), len(scene.pool.lines)
     scene.pool.order(f"{name}.loading", "exit 1")
     scene.signal(name)
     await scene.pool.wait_for(rf"process quarantined child=(\S+/)?{name} ", 60, since=since)
@@ -166,7 +166,7 @@ def terminated(drain_s: float) -> Inject:
 
 async def out_of_memory(scene: Scene) -> None:
     """Bound a worker's memory by a control group, and let it ask for more."""
-    name, since = scene.victim(), len(scene.pool.lines)
+    name, since = scene.rng.choice(scene.pool.workers), len(scene.pool.lines)
     group = Path("/sys/fs/cgroup/memory") / f"llamapool-{os.getpid()}"
     group.mkdir()
     try:
