@@ -244,9 +244,14 @@ def count_outputs(config: WorkerConfig) -> int:
 
 def architecture(model: Any) -> str:
     """Return the name of a model's architecture."""
-    buffer = ctypes.create_string_buffer(64)
-    lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
-    return buffer.value.decode(errors="replace")
+    return metadata(model, "general.architecture")
+
+
+def metadata(model: Any, key: str) -> str:
+    """Return a value of a model's file as text; empty where it has none."""
+    buffer = ctypes.create_string_buffer(256)
+    n = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
+    return buffer.value.decode(errors="replace") if n >= 0 else ""
 
 
 def can_generate(model: Any, context: Any) -> bool:

@@ -28,9 +28,11 @@ from worker.llama.embedding.headless import POOLS, GraphWatch, Rows, Vector, wat
 from worker.llama.media.reader import MediaReader
 from worker.llama.model import (
     LoadedModel,
+    architecture,
     can_generate,
     context_params,
     is_recurrent,
+    metadata,
     trained_context,
 )
 
@@ -248,17 +250,17 @@ def _pooling(model: Any, config: WorkerConfig) -> str:
 
 
 def _stored_pooling(model: Any) -> str:
-    stored = _meta(model, f"{_meta(model, 'general.architecture')}.pooling_type")
+    stored = metadata(model, f"{architecture(model)}.pooling_type")
     return POOLINGS[int(stored)] if stored in ("0", "1", "2", "3", "4") else "none"
 
 
 def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
     """Estimate from the file; only the context gives the certain answer."""
-    arch = _meta(model, "general.architecture")
+    causal = metadata(model, f"{architecture(model)}.attention.causal")
     is_causal = config.attention_type != "non-causal"
     return _can_split(
         pooling or _stored_pooling(model),
-        is_causal=is_causal and _meta(model, f"{arch}.attention.causal") != "false",
+        is_causal=is_causal and causal != "false",
         has_memory=True,
     )
 
@@ -266,12 +268,6 @@ def _may_split(model: Any, config: WorkerConfig, pooling: str) -> bool:
 def _can_split(pooling: str, *, is_causal: bool, has_memory: bool) -> bool:
     """Return whether inputs can be split: pooling by the last token, with a causal cache."""
     return has_memory and (pooling == "last" or (pooling == "rank" and is_causal))
-
-
-def _meta(model: Any, key: str) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    n = lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer))
-    return buffer.value.decode(errors="replace") if n >= 0 else ""
 
 
 def _written(numbers: Rows | Vector) -> bytes:
