@@ -39,10 +39,10 @@ from gateway.pool.tasks.live_chats import LiveChats
 from gateway.replay.keeping import StreamKeeper
 from gateway.siblings.siblings import Siblings
 from protocol.config.config import GatewayConfig
-from protocol.errors import InvalidRequest, loading
+from protocol.errors import loading
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import TaskMessage
-from protocol.wire.schema import json_type
+from protocol.wire.schema import wrong_type
 
 T = TypeVar("T")
 
@@ -143,8 +143,7 @@ class Service:
         It stays loaded until the request ends.
         """
         if model is not None and not isinstance(model, str):
-            message = f"Field 'model': type must be string, but is {json_type(model)}"
-            raise InvalidRequest(message, param="model")
+            raise wrong_type("model", "string", model)
         if self.models is None:
             card = self.pool.status.card(model)
             check_allowed(scope, model, card.name, *card.aliases)

@@ -11,7 +11,7 @@ from gateway.api.anthropic.blocks import read_messages, read_system
 from gateway.api.anthropic.events import MessagesReply, failure
 from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request, read_log_probs
 from gateway.api.fields.chat.conversation import ChatMedia
-from gateway.api.fields.chat.reasoning import check_effort, read_effort
+from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
@@ -19,7 +19,12 @@ from gateway.api.fields.chat.tools import (
     read_choice_word,
     read_function,
 )
-from gateway.api.fields.options import read_int, read_object, read_single_choice
+from gateway.api.fields.options import (
+    optional_string,
+    read_int,
+    read_object,
+    read_single_choice,
+)
 from gateway.api.fields.structured import read_response_format
 from gateway.api.reply import RequestPlan
 from gateway.api.unsupported import Refusal, other_than, refuse_unsupported
@@ -50,7 +55,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     messages = [*read_system(body.get("system")), *read_messages(body.get("messages"), media)]
     thinking = read_object(body, "thinking")
     output = read_object(body, "output_config")
-    effort = check_effort(output.get("effort"), "output_config.effort")
+    effort = optional_string(output.get("effort"), "output_config.effort")
     own = DialectFields(
         messages=tuple(messages),
         media=media,
@@ -110,10 +115,7 @@ def _tool_use(body: Mapping[str, Any]) -> ToolUse:
 def _is_custom(tool: Any, path: str) -> bool:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"Field '{path}': must be an object", param=path)
-    kind = tool.get("type")
-    if kind is not None and not isinstance(kind, str):
-        raise InvalidRequest(f"Field '{path}.type': must be a string", param=f"{path}.type")
-    return kind in (None, "custom")
+    return optional_string(tool.get("type"), f"{path}.type") in (None, "custom")
 
 
 def _tool(tool: Mapping[str, Any], path: str) -> Tool:

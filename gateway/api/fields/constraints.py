@@ -7,8 +7,9 @@ expression, because the grammars here lack `\\d`, `\\w` and look-around, and str
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gateway.api.fields.options import read_object, wrong_type
+from gateway.api.fields.options import read_object
 from protocol.errors import InvalidRequest
+from protocol.wire.schema import wrong_type
 
 FIELDS = ("structured_outputs", "guided_json", "guided_choice", "guided_grammar")
 """The fields that are read."""

@@ -8,11 +8,12 @@ from gateway.api.fields.chat.conversation import ChatMedia
 from gateway.api.fields.chat.parts import read_part
 from gateway.api.fields.media import place_media
 from gateway.api.fields.media_links import MediaLink
-from gateway.api.fields.options import read_int, wrong_type
+from gateway.api.fields.options import read_int
 from gateway.api.fields.prompt import Prompt, is_several, mixed
 from protocol.errors import InvalidRequest, not_started
 from protocol.wire.facts import ModelCard
 from protocol.wire.sampling import INT32_MAX
+from protocol.wire.schema import wrong_type
 from protocol.wire.side_tasks import Embed, Embedded
 
 MAX_WITH_MEDIA = 64

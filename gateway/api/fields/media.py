@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gateway.api.fields.options import wrong_type
 from gateway.api.fields.prompt import Prompt
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard
+from protocol.wire.schema import wrong_type
 
 _IMAGE = re.compile(r"\[img-([0-9]{1,18})\]")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from protocol.errors import InvalidRequest
 from protocol.wire.sampling import INT32_MAX, MAX_PROBS
-from protocol.wire.schema import json_type
+from protocol.wire.schema import wrong_type
 
 
 def read_flag(body: Mapping[str, Any], key: str, default: bool = False) -> bool:
@@ -32,6 +32,13 @@ def require_string(item: Mapping[str, Any], key: str, path: str) -> str:
     value = item.get(key)
     if not isinstance(value, str):
         raise InvalidRequest(f"Field '{path}.{key}': must be a string", param=f"{path}.{key}")
+    return value
+
+
+def optional_string(value: Any, path: str) -> str | None:
+    """Return the string at `path`, None if it is null or absent; raises `InvalidRequest`."""
+    if value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"Field '{path}': must be a string", param=path)
     return value
 
 
@@ -76,9 +83,3 @@ def read_n_top(body: Mapping[str, Any], key: str) -> int | None:
     """Read how many alternatives of each token to show, clamped to what is possible."""
     value = read_int(body, key, -(2**63), 2**64)
     return None if value is None else min(max(value, 0), MAX_PROBS)
-
-
-def wrong_type(key: str, wanted: str, value: Any) -> InvalidRequest:
-    """Build the complaint about a field's type, in llama-server's words."""
-    message = f"Field '{key}': type must be {wanted}, but is {json_type(value)}"
-    return InvalidRequest(message, param=key)

@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
+from protocol.wire.schema import wrong_type
 
 
 def read_json_schema(body: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,6 @@ from gateway.api.fields.options import (
     read_n_top,
     read_object,
     read_ping_interval,
-    wrong_type,
 )
 from gateway.api.fields.params import read_params
 from gateway.api.fields.prompt import Prompt, check_infill, read_prompts
@@ -23,6 +22,7 @@ from gateway.api.unsupported import refuse_unsupported
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Generate, Infill
+from protocol.wire.schema import wrong_type
 
 _MAX_ECHOED = 20
 """Maximum alternatives of each token of a prompt; more make messages of many megabytes."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from gateway.api.fields.chat.conversation import tool_call
 from gateway.api.fields.chat.tools import ToolUse, read_function, shown, tools_refusal
-from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import ToolCallDelta
+from protocol.wire.schema import wrong_type
 
 FIELDS = ("functions", "function_call")
 _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")

@@ -5,6 +5,7 @@ from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part
 from gateway.api.fields.chat.parts import read_part
+from gateway.api.fields.options import optional_string
 from gateway.api.openai.functions import EarlierCalls
 from gateway.api.openai.tools import read_calls
 from protocol.errors import InvalidRequest
@@ -45,9 +46,7 @@ def _message(message: Any, i: int, earlier: EarlierCalls, media: ChatMedia) -> C
     if "content" not in message and not calls:
         raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")
     for key in ("reasoning_content", "name", "tool_call_id"):
-        if not isinstance(message.get(key), str | None):
-            problem = f"Field '{path}.{key}': must be a string"
-            raise InvalidRequest(problem, param=f"{path}.{key}")
+        optional_string(message.get(key), f"{path}.{key}")
     extra = {key: value for key, value in message.items() if value is not None and key not in _OWN}
     content = _content(message.get("content"), f"{path}.content", media)
     return ChatMessage(role=role, content=content, extra=extra | more, tool_calls=calls)

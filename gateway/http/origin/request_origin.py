@@ -11,13 +11,13 @@ from typing import Any
 
 from starlette.types import Scope
 
+from gateway.api.fields.options import read_text
 from gateway.http.origin.urgency import read_urgency
 from gateway.keys.api_key import limits_of
 from gateway.pool.requests.record import REQUEST
 from gateway.pool.routing.origin import Origin
 from gateway.pool.tasks.trace import TRACE
 from protocol.errors import InvalidRequest
-from protocol.wire.schema import json_type
 
 _SESSION_HEADERS = (
     *(b"x-session-id", b"x-session-affinity", b"x-conversation-id"),
@@ -78,14 +78,9 @@ def _read_salt(body: Mapping[str, Any]) -> str:
 
 
 def _read_session(scope: Scope, body: Mapping[str, Any]) -> str:
-    for key in _SESSION_FIELDS:
-        if not isinstance(body.get(key), str | None):
-            kind = json_type(body[key])
-            message = f"Field '{key}': type must be string, but is {kind}"
-            raise InvalidRequest(message, param=key)
+    fields = [read_text(body, key) for key in _SESSION_FIELDS]
     headers = dict(scope["headers"])
     named = (headers.get(name, b"").decode("latin-1") for name in _SESSION_HEADERS)
-    fields = (body.get(key) or "" for key in _SESSION_FIELDS)
     return next(filter(None, (*named, *fields)), "")
 
 

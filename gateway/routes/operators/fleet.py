@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.fields.options import read_flag, read_object, read_text
+from gateway.api.fields.options import optional_string, read_flag, read_object, read_text
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.fleet.views import gateway_rows, worker_rows
 from gateway.http.disconnect import disconnected, guarded
@@ -145,7 +145,5 @@ def _golden(value: Any, index: int) -> GoldenConfig:
     for name in value:
         if name not in ("prompt", "answer"):
             raise InvalidRequest(f"Field '{path}.{name}' is unknown", param=f"{path}.{name}")
-    answer = value.get("answer")
-    if answer is not None and not isinstance(answer, str):
-        raise InvalidRequest(f"Field '{path}.answer': must be a string", param=f"{path}.answer")
+    answer = optional_string(value.get("answer"), f"{path}.answer")
     return GoldenConfig(prompt=value["prompt"], answer=answer)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway.api.fields.chat.conversation import ChatMessage
-from gateway.api.fields.options import read_flag, read_object, wrong_type
+from gateway.api.fields.options import optional_string, read_flag, read_object
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
+from protocol.wire.schema import wrong_type
 
 _MARKS = (
     "generation_prompt",
@@ -51,14 +52,7 @@ def read_reasoning_format(body: Mapping[str, Any], default: str) -> str:
 
 def read_effort(body: Mapping[str, Any]) -> str | None:
     """Read OpenAI's `reasoning_effort`."""
-    return check_effort(body.get("reasoning_effort"), "reasoning_effort")
-
-
-def check_effort(value: Any, path: str) -> str | None:
-    """Return the effort that stands at `path`, or raise `InvalidRequest`."""
-    if value is not None and not isinstance(value, str):
-        raise InvalidRequest(f"Field '{path}': must be a string", param=path)
-    return value
+    return optional_string(body.get("reasoning_effort"), "reasoning_effort")
 
 
 def read_template_variables(

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from gateway.api.fields.options import wrong_type
 from protocol.errors import InvalidRequest
+from protocol.wire.schema import wrong_type
 
 MAX_NAME = 256
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
-from gateway.api.fields.options import require_string
+from gateway.api.fields.options import optional_string, require_string
 from protocol.errors import InvalidRequest
 
 Item = Mapping[str, Any]
@@ -48,11 +48,8 @@ def read_input(body: Mapping[str, Any], media: ChatMedia) -> tuple[ChatMessage, 
 
 
 def _instructions(value: Any) -> list[ChatMessage]:
-    if value is None:
-        return []
-    if not isinstance(value, str):
-        raise InvalidRequest("Field 'instructions': must be a string", param="instructions")
-    return [ChatMessage(role="system", content=value)]
+    text = optional_string(value, "instructions")
+    return [] if text is None else [ChatMessage(role="system", content=text)]
 
 
 class _ReadItems:

@@ -5,7 +5,7 @@ from typing import Any
 
 from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request, read_log_probs
 from gateway.api.fields.chat.conversation import ChatMedia
-from gateway.api.fields.chat.reasoning import check_effort, read_effort
+from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.chat.tools import (
     Tool,
     ToolUse,
@@ -14,7 +14,13 @@ from gateway.api.fields.chat.tools import (
     read_choice_word,
     read_function,
 )
-from gateway.api.fields.options import read_int, read_n_top, read_object, read_single_choice
+from gateway.api.fields.options import (
+    optional_string,
+    read_int,
+    read_n_top,
+    read_object,
+    read_single_choice,
+)
 from gateway.api.fields.structured import read_response_format
 from gateway.api.openai.responses.events import ResponsesReply
 from gateway.api.openai.responses.inputs import read_input
@@ -42,7 +48,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     refuse_unsupported(body, own=_REFUSED)
     media = ChatMedia(card)
     messages = read_input(body, media)
-    effort = check_effort(read_object(body, "reasoning").get("effort"), "reasoning.effort")
+    effort = optional_string(read_object(body, "reasoning").get("effort"), "reasoning.effort")
     own = DialectFields(
         messages=messages,
         messages_field="input",
