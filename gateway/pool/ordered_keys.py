@@ -17,9 +17,6 @@ class OrderedKeys:
         self._places: list[Place] = []
         self._of: dict[str, Place] = {}
 
-    def __len__(self) -> int:
-        return len(self._places)
-
     def put(self, key: str, value: Place) -> None:
         """Give a key a place, or another one."""
         place = (*value, key)

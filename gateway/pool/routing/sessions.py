@@ -23,9 +23,6 @@ class SessionMap:
     def __repr__(self) -> str:
         return f"<SessionMap {len(self._placements)}>"
 
-    def __len__(self) -> int:
-        return len(self._placements)
-
     @property
     def workers(self) -> set[str]:
         """Keys of the workers that had a session."""

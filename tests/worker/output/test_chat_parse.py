@@ -234,10 +234,10 @@ def test_space_at_the_beginning_of_reasoning_is_looked_at_once(
     """Of 32,000 line ends, which a grammar can demand, each took 1 ms on the link's thread."""
     n_seen = 0
 
-    def counted(markers: Any, text: str, start: int) -> Any:
+    def counted(markers: Any, text: str) -> Any:
         nonlocal n_seen
         n_seen += len(text)
-        return find(markers, text, start)
+        return find(markers, text)
 
     monkeypatch.setattr(reasoning_reader, "find", counted)
     parser = ChatParser(expect(thinks=True))

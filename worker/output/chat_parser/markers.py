@@ -124,17 +124,15 @@ def _any_end(text: str, at: int) -> int | MarkerMatch:
     return end if 0 < end - at <= _MAX_ANY else MarkerMatch.NONE
 
 
-def find(
-    markers: Sequence[Marker], text: str, start: int
-) -> tuple[int, Marker, int] | tuple[int, None, int]:
-    """Find the first marker from `start` on: where it begins, which it is, where it ends.
+def find(markers: Sequence[Marker], text: str) -> tuple[int, Marker, int] | tuple[int, None, int]:
+    """Find the first marker: where it begins, which it is, where it ends.
 
     Without a marker, the first number is the length of the text that certainly contains none. A
     marker that may still be completed takes precedence over those after it in the list.
     """
     firsts = {marker.parts[0][0] for marker in markers}
-    for at in range(start, len(text)):
-        if text[at] not in firsts:
+    for at, char in enumerate(text):
+        if char not in firsts:
             continue
         for marker in markers:
             end = match_marker(marker, text, at)

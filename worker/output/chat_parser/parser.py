@@ -230,7 +230,7 @@ class ChatParser:
         """Emit content up to the first marker."""
         self._text = self._spaces.eat(self._text)
         markers = [*self._openers, *self._again, *self._dropped, *self._later]
-        at, marker, end = find(markers, self._text, 0)
+        at, marker, end = find(markers, self._text)
         self._sink.content(self._text[:at])
         self._text = self._text[at:]
         if marker is not None:
@@ -279,7 +279,7 @@ class ChatParser:
         self._held.clear()
 
     def _read_broken(self) -> bool:
-        at, marker, _ = find([*self._closers, *self._openers], self._text, 0)
+        at, marker, _ = find([*self._closers, *self._openers], self._text)
         self._sink.arguments(self._text[:at])
         self._text = self._text[at:]
         if marker is None:

@@ -45,7 +45,7 @@ class ReasoningReader:
     def push(self, text: str) -> str:
         """Take text; return the part that is reasoning."""
         self._text = self._spaces.eat(self._text + text)
-        at, marker, end = find(self._marks, self._text, 0)
+        at, marker, end = find(self._marks, self._text)
         if marker is not None:
             self.is_over = True
             self.rest = self._text[end if marker.kind is MarkerKind.CLOSER else at :]

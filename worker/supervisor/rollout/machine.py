@@ -105,10 +105,10 @@ class Rollout:
             seconds=round((self._ended_at if self.is_over else now) - self._started_at, 1),
         )
 
-    def abort(self, why: str = "aborted") -> None:
+    def abort(self) -> None:
         """Roll all changes back."""
         if self._state is RolloutState.RUNNING:
-            self._go_back(why)
+            self._go_back("aborted")
 
     def advance(self, view: FleetView, now: float) -> list[Step]:
         """Return the steps that follow from the current states of the processes."""

@@ -17,9 +17,6 @@ class WorkerSets:
         self._numbers: dict[int, int] = {0: _EMPTY}
         self._unused: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self._masks) - len(self._unused) - 1
-
     def mask(self, number: int) -> int:
         """Return the workers of a set."""
         return self._masks[number]

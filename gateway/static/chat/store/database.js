@@ -29,9 +29,6 @@ function database() {
   return opened;
 }
 
-// Whether chats outlive the page.
-export const isKept = async () => (await database()) !== null;
-
 async function reading(store, fromDisk, fromMemory) {
   const found = await database();
   return found ? promised(fromDisk(found.transaction(store).objectStore(store))) : fromMemory();
