@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.prefix import common_prefix
-from worker.engine.cache.sequences import CachedPrefix, min_shared
+from worker.engine.cache.sequences import MIN_SHARED, CachedPrefix, min_copied
 from worker.engine.media import whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import Slot, SlotState, SlotTask
@@ -35,7 +35,6 @@ class PrefixSharing:
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._counters = cache.counters
-        self._min_shared = min_shared(cache.slots[0].n_ctx, is_unified=cache.is_unified)
 
     def provide(self, slots: Sequence[Slot]) -> None:
         """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
@@ -86,7 +85,8 @@ class PrefixSharing:
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
         is_free = self._cache.is_unified and has_same_prompt(expected, run)
-        if expected.n < n_now + self._min_shared and not is_free:
+        n_held = len(expected.slot.active.reading)
+        if expected.n < n_now + self._min_shared(slot, n_held) and not is_free:
             return False
         self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
         return True
@@ -97,19 +97,27 @@ class PrefixSharing:
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_ready = max(len(slot.tokens), ready.n if ready else 0)
         hit = self._cache.find_copy(slot, max_reused(run), n_ready + MIN_RESTORED)
-        if ready is not None and ready.n >= self._min_reused(slot):
+        if ready is not None and ready.n >= self._min_reused(slot, ready):
             self._take(slot, ready)
         if hit is not None:
             self._restore(slot, hit)
 
-    def _min_reused(self, slot: Slot) -> int:
+    def _min_reused(self, slot: Slot, ready: CachedPrefix) -> int:
         """Return the minimum length of a prefix worth taking.
 
         A whole prompt always is, except where that copies a cache.
         """
-        n = len(slot.tokens) + self._min_shared
-        n_all = len(slot.active.reading) - 1
-        return max(len(slot.tokens) + 1, min(n, n_all)) if self._cache.is_unified else n
+        n = len(slot.tokens)
+        if not self._cache.is_unified:
+            return n + self._min_shared(slot, len(self._cache.slots[ready.seq].tokens))
+        return max(n + 1, min(n + MIN_SHARED, len(slot.active.reading) - 1))
+
+    def _min_shared(self, slot: Slot, n_held: int) -> int:
+        """Return the minimum number of tokens to take of another slot that holds `n_held`."""
+        if self._cache.is_unified:
+            return MIN_SHARED
+        has_windows = self._cache.checkpoints.is_needed
+        return min_copied(slot.n_ctx, n_held, has_windows=has_windows)
 
     def _restore(self, slot: Slot, hit: HostCacheHit) -> None:
         """Copy more of the prefix back; the slot waits while some is missing."""

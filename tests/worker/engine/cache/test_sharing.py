@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow, DecodeFailed
+from worker.engine.cache.checkpoints import BEFORE_END, EARLIER
 from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.slot import SlotState
 
@@ -145,6 +146,18 @@ def test_a_shared_context_is_shifted_only_after_it_has_cells_of_its_own() -> Non
         assert books_agree(rig)
     assert own == {0, 1} == set(shifted)
     assert [rig.done(task).n_predicted for task in tasks] == [200, 200]
+
+
+def test_a_long_text_is_not_copied_for_its_short_beginning() -> None:
+    rig = Rig(n_slots=2, n_ctx=6400, n_batch=512, is_unified=False, needs_checkpoints=True)
+    rig.submit("x" * 40 + "a", n_predict=1)
+    rig.finish()
+    rig.submit("x" * 40 + "y" * 1600, n_predict=1, slot=0)
+    rig.finish()
+    short, long = (rig.submit("x" * 40 + "y" * n + "b", slot=1) for n in (0, 1300))
+    rig.finish()
+    last = 1641 - BEFORE_END - EARLIER  # where the long text has a checkpoint
+    assert [rig.done(task).n_cached for task in (short, long)] == [0, last]
 
 
 def test_a_cache_is_not_copied_for_a_short_prompt() -> None:
