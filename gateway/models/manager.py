@@ -88,8 +88,7 @@ class ModelManager:
     def drain(self) -> None:
         """Load nothing more; refuse the requests that wait, and end the event streams."""
         self._is_draining = True
-        for request_id in list(self._waiting):
-            self._refuse(request_id, shutting_down())
+        self._perform(self.states.refuse_waiting(shutting_down()))
         self._wake()
         self.events.end()
 
@@ -214,9 +213,16 @@ class ModelManager:
         if model is not None and model.info.source != CACHE_SOURCE:
             message = f"model name={model.name} is not removable (not from cache)"
             raise InvalidRequest(message, param="model")
-        if model is not None and model.is_running:
-            self._perform(self.states.unload(model))
-            await self._until(lambda: not model.is_running)
+        if model is None:
+            await self._delete_files(name)
+            return
+        with model.deletion():
+            if model.is_running:
+                self._perform(self.states.unload(model))
+                await self._until(lambda: not model.is_running)
+            await self._delete_files(name)
+
+    async def _delete_files(self, name: str) -> None:
         report = await self._order(Verb.DELETE, self._next_list(), name)
         if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"model not deleted: {error}")

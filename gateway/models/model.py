@@ -1,6 +1,7 @@
 """A model that can be loaded and unloaded: its state, its workers and its requests."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from gateway.pool.status import ModelState
 from protocol.process.control import ModelInfo, Phase, WorkerReport
@@ -23,6 +24,8 @@ class ManagedModel:
         """Whether it is being unloaded: it takes no new request."""
         self.is_unlisted = False
         """Whether no source lists it any more: it is forgotten once it is unloaded."""
+        self.n_deletions = 0
+        """Requests that are deleting its files: it is not loaded again."""
         self.is_kept = False
         """Whether another gateway has requests of it: it is not unloaded to make room."""
         self.owes_idle = False
@@ -68,6 +71,15 @@ class ManagedModel:
         """Change the state along `TRANSITIONS`."""
         assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state}"
         self.state = state
+
+    @contextmanager
+    def deletion(self) -> Iterator[None]:
+        """Do not load it while the block runs, which deletes its files."""
+        self.n_deletions += 1
+        try:
+            yield
+        finally:
+            self.n_deletions -= 1
 
     def update(self, report: WorkerReport) -> bool:
         """Take in the phase of a worker; true if that changed the model's state."""

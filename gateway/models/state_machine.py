@@ -101,6 +101,14 @@ class ModelStates:
                 return self._settle(self.models[name]) + self._serve_queue()
         return []
 
+    def refuse_waiting(self, error: TaskError) -> list[Action]:
+        """Refuse all requests that wait: this gateway loads nothing more."""
+        actions: list[Action] = []
+        for name in list(self._queue):
+            actions += self._refuse_all(name, error)
+            actions += self._settle(self.models[name])
+        return actions
+
     def touch(self, model: ManagedModel) -> None:
         """Note that a model is used: the one used longest ago is unloaded first."""
         self._n_used += 1
@@ -140,7 +148,7 @@ class ModelStates:
             model.owes_idle = True
             return [Send(Order(verb=Verb.KEEP, model=name))]
         if model is not None:
-            model.is_stopping = True
+            model.is_stopping = model.is_running
         return [Send(Order(verb=Verb.YIELD, model=name))]
 
     def kept(self, name: str, *, is_kept: bool) -> list[Action]:
@@ -216,6 +224,8 @@ class ModelStates:
             model = self.models[name]
             if model.is_usable:
                 actions += self._admit_all(model)
+            elif model.state is ModelState.UNLOADED and model.n_deletions:
+                actions += self._refuse_all(name, _not_found(model))
             elif model.state is ModelState.UNLOADED and self._n_free() > 0:
                 actions += self._start(model)
             elif model.state is ModelState.UNLOADED or model.is_stopping:
@@ -279,8 +289,7 @@ class ModelStates:
 
     def _remove(self, model: ManagedModel) -> list[Action]:
         del self.models[model.name]
-        gone = InvalidRequest(f"model '{model.name}' not found", param="model")
-        return self._refuse_all(model.name, gone)
+        return self._refuse_all(model.name, _not_found(model))
 
     def _forget_workers(self, model: ManagedModel) -> None:
         """Forget a model's workers: a new connection reports them again."""
@@ -297,6 +306,10 @@ def _failed(model: ManagedModel) -> TaskError:
 
 def _not_running(model: ManagedModel) -> TaskError:
     return InvalidRequest(f"model name={model.name} is not running", param="model")
+
+
+def _not_found(model: ManagedModel) -> TaskError:
+    return InvalidRequest(f"model '{model.name}' not found", param="model")
 
 
 def no_room() -> TaskError:

@@ -35,6 +35,8 @@ class FakeSupervisor:
         self.failing: set[str] = set()
         self.held: dict[str, asyncio.Event] = {}
         """Models that load only once this is set."""
+        self.held_unloads: dict[str, asyncio.Event] = {}
+        """Models that are gone only once this is set."""
         self.late: dict[str, asyncio.Event] = {}
         """Models that are reported as serving at once, and dial the gateway once this is set."""
         self.begins: Line = DownloadReport(model="")
@@ -165,4 +167,6 @@ class FakeSupervisor:
             for one in (worker, *self._more.pop(model, ())):
                 await one.leave()
                 await one.die()
+        if model in self.held_unloads:
+            await self.held_unloads[model].wait()
         self.tell(model, Phase.GONE)

@@ -110,7 +110,8 @@ class OnDemand:
             case Verb.DELETE:
                 self._delete(order.model)
             case Verb.UNLOAD if order.if_unused:
-                self._recalls.ask(order.model, peer, now)
+                if self._of(order.model):  # else it has died, and the gateway will hear so
+                    self._recalls.ask(order.model, peer, now)
             case Verb.UNLOAD:
                 self._unload(order.model, now)
             case Verb.YIELD | Verb.KEEP | Verb.IDLE:
@@ -163,6 +164,8 @@ class OnDemand:
             if report.phase is Phase.GONE:
                 del self._reported[report.worker]
                 self._children.watches.remove(watch)
+                if not self._of(report.model):
+                    self._recalls.forget(report.model)
 
     def _has_changed(self, report: WorkerReport) -> bool:
         last = self._reported.get(report.worker)

@@ -69,7 +69,7 @@ class ModelRecalls(Generic[Peer]):
         model = order.model
         if order.verb is Verb.YIELD:
             self._note_answer(model, peer)
-        elif order.verb is Verb.KEEP:
+        elif order.verb is Verb.KEEP and (model in self._asked or model in self._keepers):
             self._asked.pop(model, None)
             self._keepers.setdefault(model, []).append(peer)
             self._control.report(ModelKept(model=model, is_kept=True))
@@ -93,7 +93,7 @@ class ModelRecalls(Generic[Peer]):
         return found
 
     def forget(self, model: str) -> None:
-        """Note that a model is unloaded, even if a gateway kept it."""
+        """Note that a model is unloaded or gone; what is answered later does not count."""
         self._asked.pop(model, None)
         self._keepers.pop(model, None)
 

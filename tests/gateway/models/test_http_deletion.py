@@ -1,12 +1,13 @@
 """Models of the Hugging Face cache, deleted over HTTP, with a fake supervisor."""
 
+import asyncio
 import json
 from pathlib import Path
 
 from protocol.process.control import ModelInfo
 from tests.fakes.supervisor import FakeSupervisor
-from tests.gateway.inprocess import Running
-from tests.gateway.models.test_http_models import complete, routing, said, states
+from tests.gateway.inprocess import Running, until
+from tests.gateway.models.test_http_models import complete, repr_of, routing, said, states
 
 
 async def cached_model(gateway: Running, supervisor: FakeSupervisor) -> None:
@@ -51,3 +52,20 @@ async def test_only_what_is_in_the_cache_can_be_deleted(tmp_path: Path) -> None:
             ("?model=a", "400 model name=a is not removable (not from cache)"),
         ):
             assert said(await gateway.client.delete(f"/models{query}")) == answer
+
+
+async def test_who_waits_for_a_model_does_not_bring_it_back_while_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await cached_model(gateway, supervisor)
+        assert (await complete(gateway, "u/m:F16")).status_code == 200
+        supervisor.held_unloads["u/m:F16"] = asyncio.Event()
+        deleted = asyncio.create_task(gateway.client.delete("/models?model=u/m:F16"))
+        await until(lambda: supervisor.orders[-1] == "unload u/m:F16")
+        waits = asyncio.create_task(complete(gateway, "u/m:F16"))
+        await until(lambda: "u/m:F16:1" in repr_of(gateway))
+        supervisor.held_unloads["u/m:F16"].set()
+        assert (await deleted).status_code == 200
+        assert said(await waits) == "400 model 'u/m:F16' not found"
+        assert supervisor.orders[-2:] == ["unload u/m:F16", "delete u/m:F16"]

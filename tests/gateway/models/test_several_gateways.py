@@ -22,6 +22,7 @@ STEPS = st.lists(
         st.tuples(st.just("finish"), st.integers(0, 8)),
         st.tuples(st.just("unload"), st.integers(0, 8)),
         st.tuples(st.just("die"), st.integers(0, 40)),
+        st.tuples(st.just("crash"), st.integers(0, 8)),
     ),
     max_size=80,
 )
@@ -75,6 +76,7 @@ class Host:
     def say(self, name: str, phase: Phase) -> None:
         if phase is Phase.GONE:
             del self.running[name]
+            self.recalls.forget(name)
         else:
             self.running[name] = phase
         self.report(WorkerReport(model=name, worker=f"{name}-1", phase=phase))
@@ -92,7 +94,8 @@ class Host:
             case Verb.LOAD:
                 self.say(order.model, Phase.LOADING)
             case Verb.UNLOAD if order.if_unused:
-                self.recalls.ask(order.model, peer, 0.0)
+                if order.model in self.running:
+                    self.recalls.ask(order.model, peer, 0.0)
             case Verb.UNLOAD:
                 self.recalls.forget(order.model)
                 self.unload(order.model)
@@ -135,6 +138,8 @@ class Host:
             case "unload":
                 model = gateway.one.states.models[NAMES[n // N_GATEWAYS]]
                 gateway.one.perform(gateway.one.states.unload(model))
+            case "crash" if self.running:
+                self.say(list(self.running)[n % len(self.running)], Phase.GONE)
             case "die" if n < len(self.gateways) > 1:
                 self.gateways.remove(gateway)
                 self.settle()
@@ -168,3 +173,65 @@ def test_no_model_makes_room_while_any_gateway_uses_it(
     for one in host.gateways:
         assert not one.waiting, "nobody uses a model, and still somebody waits for one"
         assert not any(model.is_stopping for model in one.one.states.models.values())
+
+
+def loaded(host: Host, name: str) -> None:
+    """Let the first gateway use a model once."""
+    host.ask(host.gateways[0], name)
+    while host.turn():
+        pass
+    host.gateways[0].release()
+
+
+def test_a_model_that_died_before_it_was_recalled_can_be_loaded_again() -> None:
+    host = Host(1)
+    first, second, _ = host.gateways
+    loaded(host, "a")
+    host.ask(first, "b")
+    host.say("a", Phase.GONE)
+    while host.turn():
+        pass
+    first.release()
+    host.ask(second, "a")
+    while host.turn():
+        pass
+    assert second.one.admitted == [3]
+
+
+def test_a_model_that_died_while_it_was_recalled_stays_when_it_is_loaded_again() -> None:
+    host = Host(1)
+    first, second, third = host.gateways
+    loaded(host, "a")
+    host.ask(first, "b")
+    host.obey(first)
+    host.say("a", Phase.GONE)
+    while second.lines:
+        second.hear()
+    host.ask(second, "a")
+    while second.one.orders:
+        host.obey(second)
+    host.finish("a")
+    while second.lines:
+        second.hear()
+    assert second.one.admitted == [2 + 1]
+    third.hear()
+    host.turn()
+    assert host.running == {"a": Phase.READY}
+
+
+def test_a_gateway_cannot_keep_a_model_that_is_being_unloaded() -> None:
+    host = Host(1)
+    first, second, _ = host.gateways
+    loaded(host, "a")
+    host.ask(second, "a")
+    host.ask(first, "b")
+    host.obey(first)
+    while second.lines:
+        second.hear()
+    assert [order.verb for order in second.one.orders] == [Verb.KEEP]
+    first.one.perform(first.one.states.unload(first.one.states.models["a"]))
+    host.carry_out(Order(verb=Verb.UNLOAD, model="a"), first)
+    host.obey(second)
+    while second.lines:
+        second.hear()
+    assert not second.one.states.models["a"].is_usable

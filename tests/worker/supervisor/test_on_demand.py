@@ -1,15 +1,17 @@
 """Models that are loaded by order: what a gateway hears when it connects."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig
-from protocol.process.control import Listed, Phase, WorkerReport
+from protocol.process.control import Listed, Order, Phase, Verb, WorkerReport
 from worker.models.catalog import open_catalog
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.on_demand import OnDemand
 
 PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
@@ -17,6 +19,11 @@ PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
 
 class Control:
     """The end of a control channel to which no gateway has connected yet."""
+
+    gateways = ("the other",)
+
+    def answer(self, peer: Any, line: Any) -> None:
+        """Reach nobody."""
 
     def report(self, line: Any) -> None:
         """Reach nobody."""
@@ -28,9 +35,11 @@ def greeted(on_demand: OnDemand) -> tuple[WorkerReport, ...]:
     return line.workers
 
 
-def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
+@pytest.fixture
+def loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Iterator[tuple[OnDemand, ChildWatch]]:
+    """Load the model m."""
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
     (tmp_path / "models.ini").write_text(PRESET)
     config = PoolConfig(gateway=GatewayConfig(models_preset=str(tmp_path / "models.ini")))
@@ -41,8 +50,31 @@ def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
     with children.selector:
         on_demand.open(children, 0.0)
     (watch,) = children.watches
+    yield on_demand, watch
+    on_demand.close()
+
+
+def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
+    loading: tuple[OnDemand, ChildWatch],
+) -> None:
+    on_demand, watch = loading
     watch.child.state, watch.exit_code = ChildState.GIVEN_UP, 78
     on_demand.report_changes()
     (report,) = greeted(on_demand)
     assert (report.model, report.phase, report.exit_code) == ("m", Phase.GONE, 78)
-    on_demand.close()
+
+
+def test_a_recall_ends_with_the_model_that_it_was_about(
+    loading: tuple[OnDemand, ChildWatch],
+) -> None:
+    on_demand, watch = loading
+    asker: Any = "the one"
+    answer: Any = None
+    unload = Order(verb=Verb.UNLOAD, model="m", if_unused=True)
+    on_demand.carry_out(unload, asker, answer, 0.0)
+    assert list(on_demand.deadlines())
+    watch.child.state, watch.exit_code = ChildState.GIVEN_UP, 78
+    on_demand.report_changes()
+    assert not list(on_demand.deadlines())
+    on_demand.carry_out(unload, asker, answer, 0.0)
+    assert not list(on_demand.deadlines()), "a model that does not run is recalled"
