@@ -6,6 +6,7 @@ is held until its answers to the golden prompts are right; then it serves for a 
 one of these fails, all changes are rolled back, the latest first.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from enum import Enum
 
@@ -87,7 +88,8 @@ class Rollout:
     @property
     def deadline(self) -> float | None:
         """Return the time at which `advance` must be called if nothing happens before."""
-        return None if self.is_over or self._stage is None else self._until
+        has_limit = not self.is_over and self._stage is not None and self._until < math.inf
+        return self._until if has_limit else None
 
     def report(self, now: float) -> RolloutReport:
         """Return its state for the gateways."""
@@ -180,7 +182,7 @@ class Rollout:
                 self._go_back(f"{', '.join(missing)} did not become ready")
             return []
         if not change.new:
-            return self._enter(ChangeStage.LEAVE, now, Leave(change.old))
+            return self._enter(ChangeStage.LEAVE, math.inf, Leave(change.old))
         is_there = change.old and view.state(change.old) is ProcessState.READY
         needs_old = any(question.answer is None for question in self._limits.golden)
         self._references = ()
@@ -209,7 +211,7 @@ class Rollout:
         """Start the new worker beside the old one, or let the old one leave first."""
         if not change.old or view.has_room(change):
             return self._start(change, now)
-        return self._enter(ChangeStage.LEAVE_FIRST, now, Leave(change.old))
+        return self._enter(ChangeStage.LEAVE_FIRST, math.inf, Leave(change.old))
 
     def _start(self, change: Change, now: float) -> list[Step]:
         return self._enter(ChangeStage.START, now + self._limits.start_s, StartWorker(change))
@@ -273,7 +275,7 @@ class Rollout:
             self._go_back(f"{change.new} has died: {view.why(change.new)}")
         elif now >= self._until:
             if change.old and view.state(change.old) not in _AWAY:
-                return self._enter(ChangeStage.LEAVE, now, Leave(change.old))
+                return self._enter(ChangeStage.LEAVE, math.inf, Leave(change.old))
             return self._finish()
         return []
 
@@ -286,6 +288,8 @@ class Rollout:
 
     def _undo_change(self, change: Change, view: FleetView, now: float) -> Iterator[Step]:
         """Start the earlier worker (`new`) again, and let the later one (`old`) leave."""
+        if self._awaits_end(change, view):
+            return
         has_target = not change.new or view.state(change.new) is ProcessState.READY
         is_gone = not change.old or view.state(change.old) in _AWAY
         match self._stage:
@@ -299,7 +303,7 @@ class Rollout:
                 if view.state(change.new) in _AWAY:
                     yield StartWorker(change, is_held=False)
             case None:
-                self._stage, self._until = ChangeStage.LEAVE, now
+                self._stage, self._until = ChangeStage.LEAVE, math.inf
                 yield Leave(change.old)
             case ChangeStage.START if has_target:
                 self._stage = None
@@ -309,6 +313,15 @@ class Rollout:
                 self._stage = None
             case ChangeStage.LEAVE if is_gone:
                 self._stage = None
+
+    def _awaits_end(self, change: Change, view: FleetView) -> bool:
+        """Return whether the earlier worker still leaves; it can be started after that."""
+        is_leaving = view.state(change.new) is ProcessState.LEAVING
+        if is_leaving and self._stage is None:
+            self._stage, self._until = ChangeStage.LEAVE_FIRST, math.inf
+        elif not is_leaving and self._stage is ChangeStage.LEAVE_FIRST:
+            self._stage = None
+        return self._stage is ChangeStage.LEAVE_FIRST
 
     def _must_stay(self, change: Change, view: FleetView) -> bool:
         """Return whether the later worker serves and the earlier one cannot be restored."""

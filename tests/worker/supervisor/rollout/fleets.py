@@ -95,6 +95,7 @@ class PretendedFleet:
             case Leave(name):
                 del self.states[name]
                 self.held.discard(name)
+                self.steps = [one for one in self.steps if not _starts(one, name)]
             case AdmitWorker(name):
                 self.held.discard(name)
             case Question(name, number):
@@ -111,6 +112,10 @@ class PretendedFleet:
             elif rollout.deadline is not None:
                 self.now = max(self.now, rollout.deadline)
         raise AssertionError(f"{rollout!r} does not end: {self.states}")
+
+
+def _starts(step: Step, name: str) -> bool:
+    return isinstance(step, StartWorker) and step.change.new == name
 
 
 def shown(step: Step) -> str:

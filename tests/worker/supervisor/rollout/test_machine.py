@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from protocol.config.rollout_config import GoldenConfig
 from protocol.process.control import RolloutState
 from tests.worker.supervisor.rollout.fleets import PretendedFleet, rollout
-from worker.supervisor.rollout.change import Change, ProcessState, RolloutLimits
+from worker.supervisor.rollout.change import Change, Leave, ProcessState, RolloutLimits
 from worker.supervisor.rollout.machine import Rollout
 
 GIVEN = RolloutLimits(golden=(GoldenConfig(prompt="2+2=", answer="ye"),))
@@ -178,6 +178,42 @@ def test_an_abort_takes_all_back() -> None:
     assert fleet.least >= 1
 
 
+def until_it_leaves(fleet: PretendedFleet, change: Rollout, name: str) -> None:
+    """Go on until a worker has been told to leave, and has not left yet."""
+    while True:
+        fleet.advance(change)
+        if Leave(name) in fleet.steps:
+            return
+        if fleet.steps:
+            fleet.obey(fleet.steps[0])
+        elif change.deadline is not None:
+            fleet.now = max(fleet.now, change.deadline)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_worker_that_leaves_when_all_is_taken_back_is_started_again(room: bool) -> None:
+    fleet, change = PretendedFleet.of(2), rollout(2)
+    fleet.room = room
+    until_it_leaves(fleet, change, "w-1")
+    change.abort()
+    for _ in range(3):
+        fleet.advance(change)
+    fleet.finish(change)
+    assert set(fleet.states) == {"w-1", "w-2"}
+    assert change.report(0).why == "aborted"
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_while_a_worker_leaves_nothing_is_due(room: bool) -> None:
+    fleet, change = PretendedFleet.of(2), rollout(2)
+    fleet.room = room
+    until_it_leaves(fleet, change, "w-1")
+    assert change.deadline is None
+    change.abort()
+    fleet.advance(change)
+    assert change.deadline is None
+
+
 def test_a_worker_whose_old_file_is_gone_stays_new() -> None:
     fleet, change = PretendedFleet.of(2), rollout(2, GIVEN)
     fleet.texts["w-2~2"], fleet.replaced = "no", {"w-1", "w-2"}
@@ -211,7 +247,8 @@ def test_never_more_than_one_worker_is_missing(data: st.DataObject) -> None:
         if change.is_over:
             break
         if fleet.steps:
-            fleet.obey(data.draw(st.sampled_from(fleet.steps)))
+            if data.draw(st.booleans(), label="obeys"):
+                fleet.obey(data.draw(st.sampled_from(fleet.steps)))
         elif change.deadline is not None:
             fleet.now = max(fleet.now, change.deadline)
     assert change.is_over
