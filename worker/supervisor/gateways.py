@@ -95,9 +95,15 @@ class GatewayReload:
             self._notifier.send(READY=1)
 
     def _replace(self, launch: Launch, now: float) -> None:
-        """Begin the next hand-over; a gateway that does not run gets the configuration only."""
+        """Begin the next hand-over, once the gateway has started.
+
+        One that does not run gets the configuration only.
+        """
         named = [w for w in self._children.gateways if w.child.launch.name == launch.name]
         old = next((watch for watch in named if watch.leaves_by is None), None)
+        if old is not None and old.child.state is ChildState.STARTING:
+            self._waiting.insert(0, launch)  # it has read the old configuration
+            return
         if old is None or old.child.state is not ChildState.READY:
             if old is not None:
                 old.child.launch = launch

@@ -43,7 +43,7 @@ TRANSITIONS: Mapping[ChildState, frozenset[ChildState]] = {
     ChildState.STARTING: frozenset({ChildState.READY, ChildState.ENDED, *_AFTER_DEATH}),
     ChildState.READY: frozenset({ChildState.ENDED, *_AFTER_DEATH}),
     ChildState.QUARANTINED: frozenset({ChildState.STARTING, ChildState.ENDED}),
-    ChildState.GIVEN_UP: frozenset(),
+    ChildState.GIVEN_UP: frozenset({ChildState.ENDED}),
     ChildState.ENDED: frozenset(),
 }
 

@@ -14,7 +14,7 @@ from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.restart_policy import RunHistory
-from worker.supervisor.children.watch import RESTING, ChildWatch
+from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.rollout.change import (
     AdmitWorker,
     Change,
@@ -203,15 +203,13 @@ class Fleet:
         self._children.add(launched, due_at=now)
 
     def _leave(self, name: str, now: float) -> None:
-        assert self._children is not None
         watch = self._watch(name)
         if watch is None or watch.leaves_by is not None:
             return
         self._held.discard(name)
         watch.leaves_by = now + self.drain_timeout_s
-        is_given_up = not watch.child.is_alive and watch.child.state not in RESTING
-        if is_given_up:
-            self._children.watches.remove(watch)
+        if watch.child.state is ChildState.GIVEN_UP:
+            watch.child.become(ChildState.ENDED)
         else:
             watch.leave()
 

@@ -174,7 +174,7 @@ class Rollouts:
         result: "tuple[ConfigSource, ReadPool] | ConfigError",
     ) -> None:
         if isinstance(result, ConfigError):
-            answer(str(result))
+            self._refuse(answer, str(result))
             return
         wanted, read = result
         found, coming = changes(
@@ -188,11 +188,15 @@ class Rollouts:
         try:
             found = self._fleet.plan(read.pool, found, coming)
         except OSError as error:
-            answer(f"cannot write the new configuration: {error.strerror}")
+            self._refuse(answer, f"cannot write the new configuration: {error.strerror}")
             return
         self._wanted, self._pool = wanted, read.pool
         self._start(read.pool.rollout, order, found)
         answer("")
+
+    def _refuse(self, answer: Answer, error: str) -> None:
+        answer(error)
+        self._read_later(self._now)
 
     def _keep(self, wanted: ConfigSource, pool: PoolConfig) -> None:
         """Take over a configuration that changes no worker; what happened last stays reported."""

@@ -1,0 +1,89 @@
+"""Orders to the workers of a configuration, without processes."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.errors import ConfigError
+from protocol.process.control import WorkerOrder, WorkerVerb
+from worker.host.placement import Host
+from worker.supervisor.children.children import Children
+from worker.supervisor.children.launch import Launch
+from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.rollout.fleet import Fleet
+from worker.supervisor.rollout.plan import planned
+from worker.supervisor.rollout.planner import ConfigSource, ReadPool
+from worker.supervisor.rollout.rollouts import Rollouts
+
+
+class Readings:
+    """Reads a configuration that is broken; the first time it takes until `may_end` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.n_begun = 0
+
+    def __call__(self, source: ConfigSource) -> ReadPool:
+        self.n_begun += 1
+        self.may_end.wait(10.0)
+        raise ConfigError("it is broken")
+
+
+class Rig:
+    """Two workers whose processes are never started."""
+
+    def __init__(self, folder: Path) -> None:
+        unused: Any = None
+        self.readings = Readings()
+        self.fleet = Fleet(folder, {}, Host(cpus=(), n_online=1), unused)
+        self.rollouts = Rollouts(self.fleet, self.readings, ConfigSource(), PoolConfig())
+        launches = [Launch(name=name, argv=(), env={}, model="m") for name in ("v", "w")]
+        self.children = Children(launches, folder, unused, unused, unused)
+        for launch in launches:
+            config = WorkerConfig(name=launch.name, alias="m", backend="fake")
+            self.fleet.workers[launch.name] = planned(config, config)
+        self.rollouts.open(self.children, 0.0)
+
+    def turn_until_read(self) -> None:
+        """Turn until no configuration is being read."""
+        until = time.monotonic() + 10.0
+        while self.rollouts.is_busy and time.monotonic() < until:
+            self.rollouts.turn(0.0)
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    one = Rig(tmp_path)
+    with one.children.selector:
+        yield one
+    one.readings.may_end.set()
+    one.rollouts.close()
+
+
+def test_what_is_asked_while_a_broken_configuration_is_read_is_read_after_it(rig: Rig) -> None:
+    rig.rollouts.reread(0.0)
+    rig.rollouts.reread(0.0)
+    rig.readings.may_end.set()
+    rig.turn_until_read()
+    assert rig.readings.n_begun == 2
+
+
+def test_a_worker_that_was_given_up_can_be_drained_and_undrained(rig: Rig) -> None:
+    v, w = rig.children.workers
+    v.child.state, w.child.state = ChildState.READY, ChildState.GIVEN_UP
+    order = WorkerOrder(id=1, worker="w", verb=WorkerVerb.DRAIN)
+    assert rig.rollouts.order_worker(order, 0.0) == ("", False)
+    rig.rollouts.turn(0.0)
+    order = WorkerOrder(id=2, worker="w", verb=WorkerVerb.UNDRAIN)
+    assert rig.rollouts.order_worker(order, 0.0) == ("", False)
+    assert [watch.child.state for watch in rig.children.workers] == [
+        ChildState.READY,
+        ChildState.WAITING,
+    ]
+    assert not rig.rollouts.drained
