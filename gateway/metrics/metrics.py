@@ -54,7 +54,10 @@ class Metrics:
 
     def of_model(self, model: str) -> ModelLatencies:
         """Return the histograms of a model."""
-        return self.latencies.setdefault(model, ModelLatencies())
+        found = self.latencies.get(model)
+        if found is None:  # a dozen histograms: not made at each call to be dropped again
+            found = self.latencies[model] = ModelLatencies()
+        return found
 
     def ended(self, task: EndedTask) -> None:
         """Count a task that has ended, by how, and how long each part of it took."""
