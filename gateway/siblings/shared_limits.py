@@ -6,9 +6,10 @@ none runs, it reads the tokens of the day from the usage database.
 """
 
 import asyncio
+import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gateway.pool.pool import Pool
@@ -25,10 +26,14 @@ _FORGOTTEN_S = 60.0
 
 
 class _PendingUsage:
-    """Usage that another gateway has not been sent yet."""
+    """Usage that another gateway has not been sent yet, or has not received."""
 
     def __init__(self, now: float) -> None:
         self.asked_at = now
+        self.number = 0
+        """Number of the answer that has it."""
+        self.sent: _PendingUsage | None = None
+        """What was in the last answer, which may not have arrived."""
         self.spent: dict[str, list[int]] = {}
         self.refunds: dict[tuple[str, int, int], int] = {}
         """By tenant, second and day."""
@@ -36,6 +41,12 @@ class _PendingUsage:
     def give_back(self, refund: Refund) -> None:
         key = refund.tenant, math.floor(refund.at), refund.day
         self.refunds[key] = self.refunds.get(key, 0) + refund.tokens
+
+    def add(self, other: "_PendingUsage") -> None:
+        for tenant, (requests, tokens) in other.spent.items():
+            self.note(Spent(tenant, requests, tokens))
+        for key, tokens in other.refunds.items():
+            self.refunds[key] = self.refunds.get(key, 0) + tokens
 
     def note(self, spent: Spent) -> None:
         counts = self.spent.setdefault(spent.tenant, [0, 0])
@@ -54,6 +65,9 @@ class SharedLimits:
         self._siblings = siblings
         self._used_today = used_today
         self._askers: dict[str, _PendingUsage] = {}
+        self._received: dict[str, int] = {}
+        """Number of the last answer of each gateway that counts here."""
+        self._numbers = itertools.count(1)
         self._has_started = False
         """Whether this gateway has read the usage so far; a gateway that starts has not."""
         self._clock: asyncio.Task[None] | None = None
@@ -100,20 +114,24 @@ class SharedLimits:
     async def _exchange(self, *, is_first: bool) -> list[Answer]:
         """Ask all others once, and count what they have used since; return their answers."""
         name = self._siblings.name
-        answers = await self._siblings.ask(_QUESTION, asker=name, is_first=is_first)
-        found = [answer for answer in answers.values() if answer]
+        answers = await self._siblings.ask(
+            _QUESTION, asker=name, is_first=is_first, received=self._received
+        )
+        found = {name: answer for name, answer in answers.items() if answer}
+        self._received = {name: self._received.get(name, 0) for name in answers}
         allowances = self._pool.dispatcher.allowances
-        for answer in found:
+        for sibling, answer in found.items():
+            self._received[sibling] = answer.get("number", 0)
             for tenant, (requests, tokens) in answer["spent"].items():
                 # Older releases have no key `refunds`, and take those off what was spent.
                 allowances.learn(Spent(tenant, requests, max(0, tokens)))
             for refund in answer.get("refunds", ()):
                 allowances.give_back(Refund(*refund))
-        self._pool.dispatcher.queue.share_concurrency(_elsewhere(found))
-        return found
+        self._pool.dispatcher.queue.share_concurrency(_elsewhere(found.values()))
+        return [*found.values()]
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
-        """Return the usage since this gateway asked last; the whole history if it asks first."""
+        """Return the usage since the last answer that arrived; the whole history at first."""
         now, name = asyncio.get_running_loop().time(), str(asked["asker"])
         last = self._askers.pop(name, None)
         self._askers = {
@@ -121,17 +139,26 @@ class SharedLimits:
             for other, asker in self._askers.items()
             if now - asker.asked_at < _FORGOTTEN_S
         }
-        self._askers[name] = _PendingUsage(now)
         is_first = bool(asked["is_first"])
         if last is None or is_first:
             last = _PendingUsage(now)
+        if last.sent is not None and not self._has_received(asked, last.sent):
+            last.add(last.sent)
+        last.number, last.sent = next(self._numbers), None
+        pending = self._askers[name] = _PendingUsage(now)
+        pending.sent = last
         return {
+            "number": last.number,
             "spent": last.spent,
             "refunds": [(who, n, at, day) for (who, at, day), n in last.refunds.items()],
             "histories": self._histories() if is_first else {},
             "has_started": self._has_started,
             "turns": dict(self._pool.dispatcher.queue.concurrency.n_tasks),
         }
+
+    def _has_received(self, asked: Mapping[str, Any], sent: _PendingUsage) -> bool:
+        received = asked.get("received")  # older releases do not say
+        return received is None or received.get(self._siblings.name, 0) == sent.number
 
     def _histories(self) -> dict[str, list[Any]]:
         return {
@@ -147,7 +174,7 @@ class SharedLimits:
             asker.give_back(refund)
 
 
-def _elsewhere(answers: list[Answer]) -> dict[str, ConcurrencyElsewhere]:
+def _elsewhere(answers: Iterable[Answer]) -> dict[str, ConcurrencyElsewhere]:
     found: dict[str, ConcurrencyElsewhere] = {}
     for answer in answers:
         for tenant, n_tasks in answer["turns"].items():

@@ -87,6 +87,33 @@ async def test_what_one_gateway_gives_back_is_given_back_at_the_others(tmp_path:
     two.siblings.close()
 
 
+async def test_what_was_told_and_did_not_arrive_is_told_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    allowances, ask = one.pool.dispatcher.allowances, two.siblings._ask
+
+    async def lost(name: str, line: bytes) -> tuple[bool, None]:
+        await ask(name, line)
+        return True, None  # as after a time-out
+
+    allowances.reserve(dataclasses.replace(task(1, tenant="x"), limits=LIMITS, n_answer=500), 0)
+    monkeypatch.setattr(two.siblings, "_ask", lost)
+    await two.hear()
+    allowances.request("x", LIMITS)
+    allowances.settle("x", 1, 21)
+    await two.hear()
+    monkeypatch.setattr(two.siblings, "_ask", ask)
+    assert two.left() == (3, 1000)
+    for _ in range(3):
+        await two.hear()
+    assert one.left() == two.left() == (2, 979)
+    one.siblings.close()
+    two.siblings.close()
+
+
 async def test_gateways_that_start_at_once_all_know_the_day(tmp_path: Path) -> None:
     one, two = Gateway(tmp_path / "s", "one", today=100), Gateway(tmp_path / "s", "two", today=100)
     await one.siblings.open()
