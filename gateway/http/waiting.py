@@ -16,20 +16,37 @@ from protocol.errors import ErrorCode, TaskError
 NOTICE_S = 1.0
 """Wait before a stream gets its first queue position, and minimum time between two positions."""
 
+_LOAD_AGAIN_S = 5
+"""`Retry-After` of a request whose model was still loading."""
+
 Refuse = Callable[[str], TaskError]
 
 
-async def keep_in_time(streams: Sequence[TaskStream], urgency: Urgency, refuse: Refuse) -> Never:
-    """Raise `TaskError` when a request's time is over; of `refuse` if a choice has no slot yet."""
-    slept_s = 0.0
+async def keep_loading_in_time(urgency: Urgency, spent_s: float) -> Never:
+    """Raise `TaskError` when a request that waits for its model has no time left."""
+    if math.isfinite(urgency.start_s):
+        await asyncio.sleep(urgency.start_s - spent_s)
+        header = TTFT_HEADER if urgency.ttft_s < urgency.timeout_s else TIMEOUT_HEADER
+        message = f"The model was not loaded within {urgency.start_s:g} s, the limit of {header}"
+        raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": _LOAD_AGAIN_S})
+    await _forever()
+
+
+async def keep_in_time(
+    streams: Sequence[TaskStream], urgency: Urgency, spent_s: float, refuse: Refuse
+) -> Never:
+    """Raise `TaskError` when a request's time is over; of `refuse` if a choice has no slot yet.
+
+    `spent_s` of it were over before the tasks were submitted.
+    """
     if urgency.ttft_s < urgency.timeout_s:
-        slept_s = urgency.ttft_s
-        await asyncio.sleep(slept_s)
+        await asyncio.sleep(urgency.ttft_s - spent_s)
+        spent_s = max(spent_s, urgency.ttft_s)
         if _waits(streams):
             limit = f"{urgency.ttft_s * 1000:g} ms"
             raise refuse(f"No slot became free within {limit}, the limit of {TTFT_HEADER}")
     if math.isfinite(urgency.timeout_s):
-        await asyncio.sleep(urgency.timeout_s - slept_s)
+        await asyncio.sleep(urgency.timeout_s - spent_s)
         message = (
             f"The request took longer than {urgency.timeout_s:g} s, the limit of {TIMEOUT_HEADER}"
         )

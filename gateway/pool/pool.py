@@ -159,7 +159,7 @@ class Pool:
             trace=origin.trace,
             limits=origin.limits if isinstance(task, _LIMITED) else NO_LIMITS,
             priority=origin.urgency.priority,
-            start_within_s=origin.urgency.start_s,
+            start_within_s=origin.start_within_s,
             n_answer=_answer_limit(task),
             n_tokens=n_tokens,
             has_media=isinstance(task, m.Generate) and bool(task.media),

@@ -146,7 +146,7 @@ class GenerationEndpoint:
         if math.isinf(origin.urgency.start_s):
             return []
         refuse = partial(self._service.pool.dispatcher.limits.overloaded, card.name)
-        return [keep_in_time(streams, origin.urgency, refuse)]
+        return [keep_in_time(streams, origin.urgency, origin.spent_s, refuse)]
 
     async def _whole(
         self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange

@@ -27,6 +27,8 @@ from gateway.http.bodies.parsing import parse_texts
 from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.request_origin import plain_origin
+from gateway.http.origin.urgency import read_urgency
+from gateway.http.waiting import keep_loading_in_time
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
@@ -34,6 +36,7 @@ from gateway.models.leases import MODEL_LEASES
 from gateway.models.manager import ModelManager
 from gateway.models.model import ManagedModel
 from gateway.pool.pool import Pool
+from gateway.pool.requests.record import REQUEST
 from gateway.pool.status import NO_WORKER, Health
 from gateway.pool.tasks.live_chats import LiveChats
 from gateway.replay.keeping import StreamKeeper
@@ -157,7 +160,9 @@ class Service:
         if is_loaded:
             scope[MODEL_LEASES].callback(self.models.release, used)
         else:
-            await guarded(_wait(self.models, used, scope), disconnected(receive))
+            spent_s = time.monotonic() - scope[REQUEST].arrived_at
+            in_time = keep_loading_in_time(read_urgency(scope, {}), spent_s)
+            await guarded(_wait(self.models, used, scope), disconnected(receive), in_time)
         return await self.models.card(used)
 
     async def run(

@@ -6,6 +6,7 @@ that requests share a prompt. It changes no answer.
 
 import hashlib
 import math
+import time
 from dataclasses import dataclass, field
 
 from gateway.keys.api_key import NO_LIMITS, KeyLimits
@@ -55,6 +56,16 @@ class Origin:
     record: RequestRecord | None = field(default=None, compare=False)
     """The request, which pays for the tasks."""
     _prompts: dict[tuple[int, int], tuple[Prefix, int]] = field(default_factory=dict, compare=False)
+
+    @property
+    def spent_s(self) -> float:
+        """Return the time since the request came: its model was loaded, its images fetched."""
+        return time.monotonic() - self.record.arrived_at if self.record is not None else 0.0
+
+    @property
+    def start_within_s(self) -> float:
+        """Return the time that is left for the first token."""
+        return round(max(0.0, self.urgency.start_s - self.spent_s), 3)
 
     @property
     def hidden_tenant(self) -> str:

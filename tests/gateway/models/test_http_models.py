@@ -292,43 +292,6 @@ async def test_a_supervisor_that_comes_back_is_believed(tmp_path: Path) -> None:
         assert await states(gateway) == {"a": "loaded", "b": "loaded"}
 
 
-async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
-    async with routing(tmp_path, "a") as (gateway, supervisor):
-        supervisor.held["a"] = asyncio.Event()
-        waits = asyncio.create_task(complete(gateway, "a"))
-        await until(lambda: supervisor.orders == ["load a"])
-        assert gateway.models is not None
-        gateway.models.drain()
-        assert said(await waits) == "503 The server is shutting down"
-        assert said(await complete(gateway, "a")) == "503 The server is shutting down"
-
-
-async def test_a_server_that_ends_loads_nothing_for_who_was_sent_away(tmp_path: Path) -> None:
-    async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
-        assert (await complete(gateway, "a")).status_code == 200
-        supervisor.workers["a"].go_silent()
-        busy = asyncio.create_task(complete(gateway, "a"))
-        await until(lambda: "requests=1" in repr_of(gateway))
-        waits = asyncio.create_task(complete(gateway, "b"))
-        await until(lambda: "b:1" in repr_of(gateway))
-        assert gateway.models is not None
-        gateway.models.drain()
-        assert said(await waits) == "503 The server is shutting down"
-        busy.cancel()
-        await until(lambda: "requests=1" not in repr_of(gateway))
-        assert supervisor.orders == ["load a"]
-        assert "queue=[]" in repr_of(gateway)
-
-
-@pytest.mark.slow
-async def test_the_wait_for_a_model_has_an_end(tmp_path: Path) -> None:
-    async with routing(tmp_path, "a", timeout_s=1.0) as (gateway, supervisor):
-        supervisor.held["a"] = asyncio.Event()
-        answer = await complete(gateway, "a")
-        assert answer.status_code == 429
-        assert "were not loaded or unloaded within 1 s" in said(answer)
-
-
 async def test_what_waits_for_a_slot_of_a_model_that_is_unloaded_is_told_so(
     tmp_path: Path,
 ) -> None:

@@ -1,0 +1,59 @@
+"""The ends of waits for a model: those of the request, of the server, and of the wait itself."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.inprocess import until
+from tests.gateway.models.test_http_models import complete, repr_of, routing, said
+
+
+@pytest.mark.parametrize("headers", [{"x-request-timeout": "0.1"}, {"x-slo-ttft-ms": "100"}])
+async def test_the_time_of_a_request_counts_while_its_model_loads(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        body = {"prompt": "hi there", "n_predict": 2, "model": "a"}
+        refused = await gateway.post("/completion", body, headers=headers)
+        assert refused.status_code == 429
+        assert next(iter(headers)) in said(refused)
+        assert "a:" not in repr_of(gateway)
+
+
+async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        waits = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: supervisor.orders == ["load a"])
+        assert gateway.models is not None
+        gateway.models.drain()
+        assert said(await waits) == "503 The server is shutting down"
+        assert said(await complete(gateway, "a")) == "503 The server is shutting down"
+
+
+async def test_a_server_that_ends_loads_nothing_for_who_was_sent_away(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
+        assert (await complete(gateway, "a")).status_code == 200
+        supervisor.workers["a"].go_silent()
+        busy = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: "requests=1" in repr_of(gateway))
+        waits = asyncio.create_task(complete(gateway, "b"))
+        await until(lambda: "b:1" in repr_of(gateway))
+        assert gateway.models is not None
+        gateway.models.drain()
+        assert said(await waits) == "503 The server is shutting down"
+        busy.cancel()
+        await until(lambda: "requests=1" not in repr_of(gateway))
+        assert supervisor.orders == ["load a"]
+        assert "queue=[]" in repr_of(gateway)
+
+
+@pytest.mark.slow
+async def test_the_wait_for_a_model_has_an_end(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", timeout_s=1.0) as (gateway, supervisor):
+        supervisor.held["a"] = asyncio.Event()
+        answer = await complete(gateway, "a")
+        assert answer.status_code == 429
+        assert "were not loaded or unloaded within 1 s" in said(answer)
