@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -32,6 +32,8 @@ _GATHER_S = 0.05
 """Entries that come so soon after one another are written together."""
 _RETRY_S = 5.0
 """Pause after a write that failed."""
+_REST_S = 2.0
+"""How long a question waits for what is being written."""
 _CLOSE_S = 5.0
 """How long the end of the process waits for the last write."""
 _DAY_S = 86_400
@@ -49,6 +51,8 @@ class UsageRecorder:
         self._log = UsageLog(folder, name, max_bytes=config.max_mib << 20, fsync_s=config.fsync_s)
         self._database = UsageDatabase(folder)
         self._lock = threading.Condition()
+        self._moving = threading.Lock()
+        """Held while entries are on their way from memory to the database."""
         self._queue: deque[UsageEntry] = deque()
         self._kept: dict[tuple[str, ...], UsageEntry] = {}
         """Sums of what could not be written."""
@@ -106,6 +110,24 @@ class UsageRecorder:
         with self._lock:
             return [*self._kept.values(), *self._queue]
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last write has failed."""
+        return self._is_failing
+
+    @contextlib.contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """Let no entry go from memory to the database while the block runs, which counts both.
+
+        Without effect if the disk is so slow that what is being written takes too long.
+        """
+        is_held = self._moving.acquire(timeout=_REST_S)
+        try:
+            yield
+        finally:
+            if is_held:
+                self._moving.release()
+
     def close(self) -> None:
         """Write the rest and end the thread; blocks for that."""
         with self._lock:
@@ -151,6 +173,10 @@ class UsageRecorder:
         return max(_GATHER_S, self._config.fsync_s) if self._log.wants_sync else None
 
     def _turn(self, *, is_closing: bool) -> None:
+        with self._moving:
+            self._write(is_closing=is_closing)
+
+    def _write(self, *, is_closing: bool) -> None:
         """Write what there is; whatever goes wrong, the entries are kept."""
         with self._lock:
             entries = [*self._kept.values(), *self._queue]

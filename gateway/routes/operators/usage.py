@@ -91,13 +91,17 @@ class UsageEndpoints:
         """Bring what this gateway has counted to the disk; return what could not be."""
         if self._recorder is None:
             return {}
-        await _flushed(self._recorder)
+        if await _flushed(self._recorder) and not self._recorder.is_failing:
+            return {"unwritten": []}  # what came since may be in the database before it is read
         return {"unwritten": [record.line().decode() for record in self._recorder.unwritten()]}
 
 
-async def _flushed(recorder: UsageRecorder) -> None:
+async def _flushed(recorder: UsageRecorder) -> bool:
+    """Wait for what was counted so far to be written; false if that takes too long."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(asyncio.wrap_future(recorder.flush()), _FLUSH_S)
+        return True
+    return False
 
 
 def read_question(
@@ -135,8 +139,10 @@ def _sum_up(
 ) -> dict[str, Any]:
     """Ask the database, and add what is not in it; on a thread."""
     by, where, first, last = question
-    pending = [*recorder.unwritten(), *(read_entry(line.encode()) for line in lines)]
-    found = ask(recorder.folder, by, where, first, last)
+    pending = [read_entry(line.encode()) for line in lines]
+    with recorder.at_rest():
+        pending += recorder.unwritten()
+        found = ask(recorder.folder, by, where, first, last)
     for group, tokens in unwritten(pending, by, where, first, last).items():
         found[group] = found.get(group, Tokens()).plus(tokens)
     if len(found) > MAX_ROWS:

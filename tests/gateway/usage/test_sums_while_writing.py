@@ -1,0 +1,76 @@
+"""Questions about the usage while it is being written: each request counts once."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.routes.operators import usage as endpoints
+from gateway.siblings.siblings import Siblings
+from gateway.usage.database import ask
+from gateway.usage.recorder import UsageRecorder
+from tests.gateway.usage.test_recorder import entry, open_recorder
+
+ALL = endpoints.UsageQuestion(("key",), {}, "", "")
+WRITTEN_S = 0.3
+"""Longer than a write takes."""
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[UsageRecorder]:
+    found = open_recorder(tmp_path)
+    found.flush().result(5)
+    yield found
+    found.close()
+
+
+def asked(recorder: UsageRecorder) -> int:
+    found: int = endpoints._sum_up(recorder, ALL, ())["total"]["requests"]
+    return found
+
+
+def test_what_is_in_memory_at_the_question_does_not_count_in_the_database_too(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(*args: Any) -> Any:
+        time.sleep(WRITTEN_S)
+        return ask(*args)
+
+    monkeypatch.setattr(endpoints, "ask", slow)
+    recorder.put(entry())
+    assert asked(recorder) == 1
+
+
+def test_what_is_being_written_counts(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, has_begun = recorder._log.append, threading.Event()
+
+    def slow(data: bytes) -> None:
+        has_begun.set()
+        time.sleep(WRITTEN_S)
+        append(data)
+
+    monkeypatch.setattr(recorder._log, "append", slow)
+    recorder.put(entry())
+    assert has_begun.wait(5.0)
+    assert asked(recorder) == 1
+
+
+async def test_another_gateway_is_told_only_what_cannot_be_written(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = endpoints.UsageEndpoints(recorder, Siblings(""))
+    monkeypatch.setattr(recorder, "unwritten", lambda: [entry()])
+    assert await answers._flush_for_sibling({}) == {"unwritten": []}
+    monkeypatch.setattr(recorder._log, "append", _full)
+    recorder.put(entry())
+    found = await answers._flush_for_sibling({})
+    assert len(found["unwritten"]) == 1
+
+
+def _full(_: bytes) -> None:
+    raise OSError(28, "No space left on device")
