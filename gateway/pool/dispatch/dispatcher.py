@@ -15,6 +15,7 @@ from gateway.pool.dispatch.assignment import Assignment
 from gateway.pool.dispatch.connected_workers import ConnectedWorkers
 from gateway.pool.dispatch.queue_limits import QueueLimits
 from gateway.pool.dispatch.task_book import TaskBook
+from gateway.pool.dispatch.unloaded import UnloadedModels
 from gateway.pool.recovery.outliers import OutlierDetection
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.demand import DemandReports
@@ -75,8 +76,7 @@ class Dispatcher:
         charges = Charges(self.queue, self.routing.answer_tokens_per_s)
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
-        self._unloaded: set[str] = set()
-        """Models that no worker is started for, unless one says `Hello` again."""
+        self._unloaded = UnloadedModels(self.workers)
         self._assignment = Assignment(
             self.book, self.placement, self.routing, self.outliers, self.quarantine
         )
@@ -101,6 +101,8 @@ class Dispatcher:
             raise shutting_down()
         if spec.model not in self.queue:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
+        if self._unloaded.is_gone(spec.model):
+            raise self._unloaded.refusal(spec.model)
         task = Task(spec, now)
         if self._is_leaving(spec.worker):
             task.forget_slot()
@@ -169,8 +171,8 @@ class Dispatcher:
 
         Those that its last worker still has fail when the worker is missed.
         """
-        self._unloaded.add(model)
-        error = TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' {why}")
+        self._unloaded.add(model, why)
+        error = self._unloaded.refusal(model)
         waiting = [task for task in self.book.waiting() if task.spec.model == model]
         return [self.book.turn_away(task, error) for task in waiting]
 
@@ -257,8 +259,7 @@ class Dispatcher:
             *self.book.refuse_suspects(now),
             *self._assignment.assign_waiting(worker.model, now),
         ]
-        is_last = all(other.model != worker.model for other in self.workers.values())
-        if is_last and worker.model in self._unloaded:
+        if self._unloaded.is_gone(worker.model):
             actions += self.abandon(worker.model)
         self.connected.close(worker.model)
         return actions + self._assign_admitted(now)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.pool.dispatch.actions import Assign, Deliver, Fail
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import (
     broken,
@@ -198,3 +198,15 @@ def test_a_stream_of_an_unloaded_model_goes_on_at_a_worker_that_is_left() -> Non
     pool.abandon("m")
     assert places(pool.worker_lost("a", 1.0, died=False)) == [(1, "b")]
     assert failures(pool.worker_lost("b", 2.0, died=False)) == {1: ErrorCode.UNAVAILABLE}
+
+
+def test_what_comes_after_its_model_was_unloaded_does_not_wait_for_a_worker() -> None:
+    pool = dispatcher("a")
+    pool.abandon("m")
+    pool.worker_lost("a", 1.0, died=False)
+    with pytest.raises(TaskError, match="model 'm' was unloaded") as caught:
+        pool.submit(task(1), 2.0)
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    pool.worker_hello("b", "b", "m")  # it is loaded again
+    pool.submit(task(2), 3.0)
+    assert list(pool.tasks) == [2]
