@@ -41,6 +41,8 @@ class HostMetrics:
         self._pool = pool
         self._siblings = siblings
         self._rendering: asyncio.Future[bytes] | None = None
+        self._is_failing = False
+        """Whether its counters could not be written last time."""
         siblings.respond(_QUESTION, self._answer)
 
     async def render(self) -> bytes:
@@ -55,7 +57,8 @@ class HostMetrics:
         if folder is None:
             self._metrics.process = ProcessUsage.now()
             return await _written(self._metrics, self._pool)
-        await asyncio.to_thread(_write, folder, name, snapshot(self._metrics, self._pool))
+        now = snapshot(self._metrics, self._pool)
+        await asyncio.to_thread(self._kept, folder, name, now)
         answers = await self._siblings.ask(_QUESTION)
         others = await asyncio.to_thread(_collect, folder, name, answers)
         view = HostView(self._pool, others)
@@ -65,23 +68,31 @@ class HostMetrics:
         """Write the counters of this gateway to its file, at its end. Never raises."""
         if self._siblings.folder is None or not self._siblings.is_open:
             return
+        now = snapshot(self._metrics, self._pool)
+        self._is_failing = False  # the last failure is told in any case
+        self._kept(self._siblings.folder, self._siblings.name, now)
+
+    def _kept(self, folder: Path, name: str, now: Mapping[str, Any]) -> None:
+        """Write the counters of this gateway; a full disk must not keep them from being shown."""
         try:
-            now = snapshot(self._metrics, self._pool)
-            _write(self._siblings.folder, self._siblings.name, now)
+            _write(folder, name, now)
+            self._is_failing = False
         except OSError as error:
-            logger.warning(
-                "counters not kept",
-                extra={
-                    "file": self._siblings.folder,
-                    "cause": error,
-                    "action": "what this gateway counted since its last scrape is left out",
-                },
-            )
+            if not self._is_failing:
+                logger.warning(
+                    "counters not kept",
+                    extra={
+                        "file": folder,
+                        "cause": error,
+                        "action": "what this gateway counts from now on is left out at its end",
+                    },
+                )
+            self._is_failing = True
 
     async def _answer(self, _: Mapping[str, Any]) -> Answer:
         now = snapshot(self._metrics, self._pool)
         if self._siblings.folder is not None:
-            await asyncio.to_thread(_write, self._siblings.folder, self._siblings.name, now)
+            await asyncio.to_thread(self._kept, self._siblings.folder, self._siblings.name, now)
         return now
 
 
@@ -105,17 +116,29 @@ def _collect(folder: Path, own: str, answers: Mapping[str, Answer | None]) -> li
 
 def _fold(folder: Path, living: Collection[str]) -> Mapping[str, Any]:
     """Move the counters of gateways that have ended into one file, and return them."""
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by gateways that are scraped
-        total = _read(folder, _ENDED)
-        gone = [path for path in folder.glob("*.json") if path.stem not in {_ENDED, *living}]
-        if gone:
-            total = sum_ended([total, *(_read(folder, path.stem) for path in gone)])
-            _write(folder, _ENDED, total)
-        for path in gone:
-            path.unlink()
-            path.with_suffix(".sock").unlink(missing_ok=True)
-    return total
+    try:
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by gateways that are scraped
+            gone = _gone(folder, living)
+            total = _sum(folder, gone)
+            if gone:
+                _write(folder, _ENDED, total)
+            for path in gone:
+                path.unlink()
+                path.with_suffix(".sock").unlink(missing_ok=True)
+            return total
+    except OSError:  # the disk is full: they are moved another time
+        return _sum(folder, _gone(folder, living))
+
+
+def _gone(folder: Path, living: Collection[str]) -> list[Path]:
+    """List the files of gateways that have ended."""
+    return [path for path in folder.glob("*.json") if path.stem not in {_ENDED, *living}]
+
+
+def _sum(folder: Path, gone: Collection[Path]) -> Mapping[str, Any]:
+    total = _read(folder, _ENDED)
+    return sum_ended([total, *(_read(folder, path.stem) for path in gone)]) if gone else total
 
 
 def _read(folder: Path, stem: str) -> Mapping[str, Any]:
@@ -128,5 +151,9 @@ def _read(folder: Path, stem: str) -> Mapping[str, Any]:
 
 def _write(folder: Path, stem: str, counters: Mapping[str, Any]) -> None:
     path = folder / f"{stem}.{next(_numbers)}.new"
-    path.write_bytes(orjson.dumps(counters, option=orjson.OPT_NON_STR_KEYS))
-    path.rename(folder / f"{stem}.json")
+    try:
+        path.write_bytes(orjson.dumps(counters, option=orjson.OPT_NON_STR_KEYS))
+        path.rename(folder / f"{stem}.json")
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise

@@ -72,7 +72,7 @@ def folder() -> Iterator[str]:
     """A longer path than the 107 bytes that the address of a Unix socket may have."""
     path = tempfile.mkdtemp(suffix="x" * 120)
     yield path
-    shutil.rmtree(path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 async def test_whoever_is_asked_tells_the_sums_of_all(folder: str) -> None:
@@ -230,3 +230,35 @@ async def test_no_counter_falls_when_a_gateway_takes_the_place_of_another(folder
         assert not fallen
         assert after["llamapool_predicted_tokens_total"] == 106
     new.siblings.close()
+
+
+async def test_a_full_disk_hides_no_counters(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    first.work(3)
+    second.work(2)
+    second.host.keep()
+    second.siblings.close()
+
+    def full(self: Path, data: bytes) -> None:
+        self.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", full)
+        for _ in range(2):
+            assert (await first.figures())["llamapool_tasks_total"] == 5
+            assert (await first.figures())["llamapool_http_connections"] == 3
+    assert [record.message for record in caplog.records] == ["counters not kept"]
+    assert not names(folder, ".new")
+    assert (await first.figures())["llamapool_tasks_total"] == 5
+    first.siblings.close()
+
+
+async def test_without_its_folder_a_gateway_tells_its_own_counters(folder: str) -> None:
+    one = await OneGateway(folder).open()
+    one.work(3)
+    shutil.rmtree(folder)
+    assert (await one.figures())["llamapool_tasks_total"] == 3
+    one.siblings.close()
