@@ -13,7 +13,10 @@ from worker.supervisor.handover import Handover
 logger = logging.getLogger("supervisor")
 
 Reread = Callable[[], Sequence[Launch]]
-"""Reads the configuration again and returns how to start each gateway; raises `ConfigError`."""
+"""Reads the configuration again, writes it, and returns how to start each gateway.
+
+Raises `ConfigError` or `OSError`.
+"""
 
 _IDLE_S = 90.0
 """Longer than an idle client connection stays open after its gateway was replaced."""
@@ -83,7 +86,7 @@ class GatewayReload:
         self._has_failed = False
         try:
             self._waiting = list(self._reread())
-        except ConfigError as error:
+        except (ConfigError, OSError) as error:  # a full disk, too
             self._has_failed = True
             logger.error(
                 "configuration not reloaded",

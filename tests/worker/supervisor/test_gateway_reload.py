@@ -1,5 +1,6 @@
 """Replacing the gateways, without processes."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ OLD = Launch(name="gateway", argv=("old",), env={})
 NEW = Launch(name="gateway", argv=("new",), env={})
 
 
-class Silent:
-    """Tells no service manager."""
+class Manager:
+    """A service manager that hears of reloads."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
 
     def reloading(self) -> None:
-        """Tell nobody."""
+        self.told.append("reloading")
 
-    def send(self, **_: Any) -> None:
-        """Tell nobody."""
+    def send(self, **fields: Any) -> None:
+        self.told += fields
 
 
 @pytest.fixture
@@ -34,8 +38,8 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 
 def test_a_gateway_that_starts_is_replaced_once_it_serves(children: Children) -> None:
-    silent: Any = Silent()
-    reload = GatewayReload(children, silent, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
+    manager: Any = Manager()
+    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
     (old,) = children.gateways
     old.child.become(ChildState.STARTING)
     reload.ask()
@@ -50,10 +54,26 @@ def test_a_gateway_that_starts_is_replaced_once_it_serves(children: Children) ->
 def test_a_gateway_that_has_died_starts_again_with_the_new_configuration(
     children: Children,
 ) -> None:
-    silent: Any = Silent()
-    reload = GatewayReload(children, silent, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
+    manager: Any = Manager()
+    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
     (old,) = children.gateways
     reload.ask()
     reload.turn(0.0)
     assert old.child.launch is NEW
     assert reload.note == ""
+
+
+def test_a_full_disk_leaves_the_gateways_as_they_are_and_ends_the_reload(
+    children: Children,
+) -> None:
+    def fails() -> list[Launch]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    manager: Any = Manager()
+    reload = GatewayReload(children, manager, fails, lambda _: None, drain_timeout_s=1.0)
+    (old,) = children.gateways
+    reload.ask()
+    reload.turn(0.0)
+    assert old.child.launch is OLD
+    assert manager.told == ["reloading", "READY"]
+    assert reload.note == "the last reload failed, see the log"
