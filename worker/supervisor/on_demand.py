@@ -240,10 +240,12 @@ class OnDemand:
             return
         self._reread()
 
-    def _refuse(self, model: str, why: str) -> None:
-        self._control.report(
-            WorkerReport(model=model, worker="", phase=Phase.GONE, exit_code=EXIT_CONFIG, why=why)
+    def _refuse(self, model: str, why: str) -> WorkerReport:
+        report = WorkerReport(
+            model=model, worker="", phase=Phase.GONE, exit_code=EXIT_CONFIG, why=why
         )
+        self._control.report(report)
+        return report
 
     def _load(self, entry: CatalogEntry, now: float) -> None:
         self._n_started += 1
@@ -254,7 +256,8 @@ class OnDemand:
             path.touch(mode=0o600)
             path.write_text(configs.dump(self._catalog.config_of(entry)))
         except OSError as error:
-            self._refuse(entry.info.name, f"cannot write {path}: {error.strerror}")
+            why = f"cannot write {path}: {error.strerror}"
+            self._failed[entry.info.name] = self._refuse(entry.info.name, why)
             return
         logger.info("loading", extra={"model": entry.info.name, "n_workers": len(entry.workers)})
         for worker in launch.workers(entry.workers, path, os.environ):

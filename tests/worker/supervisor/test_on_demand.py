@@ -14,6 +14,8 @@ from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.on_demand import OnDemand
 
+_Opened = tuple[OnDemand, list[ChildWatch]]
+
 PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
 
 
@@ -35,22 +37,37 @@ def greeted(on_demand: OnDemand) -> tuple[WorkerReport, ...]:
     return line.workers
 
 
-@pytest.fixture
-def loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[OnDemand, ChildWatch]]:
-    """Load the model m."""
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> _Opened:
+    """Load the model m; `folder` is where its configuration is written."""
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
     (tmp_path / "models.ini").write_text(PRESET)
     config = PoolConfig(gateway=GatewayConfig(models_preset=str(tmp_path / "models.ini")))
     control: Any = Control()
-    on_demand = OnDemand(open_catalog(config, {}), control, tmp_path, models_max=0)
+    on_demand = OnDemand(open_catalog(config, {}), control, folder, models_max=0)
     unused: Any = None
     children = Children((), tmp_path, unused, unused, unused)
     with children.selector:
         on_demand.open(children, 0.0)
-    (watch,) = children.watches
+    return on_demand, children.watches
+
+
+@pytest.fixture
+def loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[OnDemand, ChildWatch]]:
+    on_demand, (watch,) = opened(tmp_path, monkeypatch, tmp_path)
     yield on_demand, watch
+    on_demand.close()
+
+
+def test_a_gateway_hears_of_a_load_that_could_not_begin_before_it_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_demand, watches = opened(tmp_path, monkeypatch, tmp_path / "gone")
+    assert not watches
+    (report,) = greeted(on_demand)
+    assert (report.model, report.phase, report.exit_code) == ("m", Phase.GONE, 78)
+    assert "No such file" in report.why
     on_demand.close()
 
 
