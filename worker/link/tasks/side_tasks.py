@@ -8,10 +8,10 @@ neither heartbeats nor decoding may wait for a disk.
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -65,8 +65,8 @@ class SideTasks:
         self._quota = quota_mib << 20
         self._pending: set[TaskKey] = set()
         """Actions that have not ended; each may hold the state of a slot."""
-        self._due: deque[_SlotFileTask] = deque()
-        """Saves that wait until the current one is on the disk."""
+        self._due: list[_SlotFileTask] = []
+        """Saves that wait until the current one is on the disk; of the engine's thread only."""
         self._is_writing = False
         """The file thread holds a copy. Used by the engine's thread only."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
@@ -104,10 +104,10 @@ class SideTasks:
 
     def drop(self, connection: int) -> None:
         """Forget what waits and came over a connection: the gateway that wanted it is gone."""
-        for key in [key for key in self._pending if key.connection == connection]:
-            self._pending.discard(key)
-        for task in [task for task in self._due if task.key.connection == connection]:
-            self._due.remove(task)
+        # The engine's thread removes keys meanwhile, and drops what waits there (`AbortAll`).
+        for key in list(self._pending):
+            if key.connection == connection:
+                self._pending.discard(key)
 
     def close(self) -> None:
         """End the file thread, once it has done what it was given."""
@@ -162,6 +162,8 @@ class SideTasks:
 
     def _copy(self, task: _SlotFileTask) -> None:
         """Copy the memory of an idle slot; the file thread writes it."""
+        if task.key not in self._pending:
+            return  # its gateway is gone
         if self._is_writing:
             self._due.append(task)
             return
@@ -187,13 +189,16 @@ class SideTasks:
         return slot
 
     def _written(self, key: TaskKey, work: Callable[[], SlotActed]) -> None:
-        """Answer with the outcome of a save, and begin the next one."""
+        """Answer with the outcome of a save, and begin the next one.
+
+        Each that waits is tried, since the first may fail, or wait for its slot. One is copied.
+        """
 
         def end() -> SlotActed:
             self._is_writing = False
-            if self._due:
-                following = self._due.popleft()
-                self._call(following.key, lambda: self._copy(following), following.slot)
+            due, self._due = self._due, []
+            for task in due:
+                self._call(task.key, partial(self._copy, task), task.slot)
             return work()
 
         self._call(key, end)

@@ -283,6 +283,40 @@ def test_one_slot_is_copied_at_a_time_and_a_few_may_wait(
     acted(run(bench, 1011, "save"))
 
 
+@pytest.mark.parametrize("end", ["fails", "lost gateway"])
+def test_a_save_that_waits_is_not_forgotten_with_the_one_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    bench = Bench(tmp_path, n_slots=2)
+    bench.read(PROMPT, 0)
+    bench.rig.submit("of another tenant", slot=1, salt="other", n_predict=0)
+    bench.rig.finish()
+    opened = threading.Event()
+    write = slot_files.write
+
+    def slow(*args: Any) -> int:
+        assert opened.wait(10)
+        return write(*args)
+
+    monkeypatch.setattr(slot_files, "write", slow)
+    begin(bench, 1000, "save")
+    bench.rig.turn()
+    bench.side.start(TaskKey(1001, 0, 1), SlotAction(action="save", filename="mine"), 1)
+    begin(bench, 1002, "save")
+    bench.rig.turn()
+    if end == "lost gateway":
+        bench.rig.submit("of another tenant", slot=1, salt="other", n_predict=50)
+        bench.rig.turn()
+    opened.set()
+    bench.side.settle()
+    bench.rig.turn()
+    if end == "lost gateway":
+        bench.side.drop(1)
+        bench.rig.engine.submit(AbortAll(1))
+    acted(end_of(bench, 1002))
+    assert bench.rig.terminals(1001) == (end == "fails")
+
+
 def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None:
     bench = Bench(tmp_path, n_slots=1)
     bench.rig.submit(PROMPT, slot=0, n_predict=20)
