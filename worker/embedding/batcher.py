@@ -169,14 +169,15 @@ class EmbeddingBatcher:
         if not batch:
             return
         pieces = [piece for _, piece in batch]
-        self._choose_adapters(pieces)
         start = time.perf_counter()
         try:
+            self._choose_adapters(pieces)
             answers = self._embedder.embed(pieces)
         except DecodeFailed as error:
-            self._carried = None
-            for reading, _ in batch:
-                reading.job.error = TaskError(ErrorCode.INTERNAL, str(error))
+            self._fail(batch, TaskError(ErrorCode.INTERNAL, str(error)))
+            return
+        except Exception as error:
+            self._fail(batch, self._engine.counters.fault(batch[0][0].job.key, error))
             return
         for reading, piece in batch:
             self._read(reading.job, len(piece.tokens))
@@ -185,6 +186,15 @@ class EmbeddingBatcher:
         for (reading, piece), answer in zip(batch, answers, strict=True):
             if piece.is_last:
                 reading.job.store(reading.index, answer)
+
+    def _fail(
+        self, batch: Sequence[tuple[EmbeddingInput, EmbeddingPiece]], error: TaskError
+    ) -> None:
+        """End the jobs of a batch that was not computed."""
+        self._carried = None
+        for reading, piece in batch:
+            reading.job.error = error
+            self._embedder.forget(piece.seq)
 
     def _choose_adapters(self, pieces: Sequence[EmbeddingPiece]) -> None:
         """Apply the current adapter scales, unless a partly read input began with others."""
@@ -243,6 +253,9 @@ class EmbeddingBatcher:
                     tokens = job.inputs[index]()
                 except TaskError as error:
                     job.error = error
+                    break
+                except Exception as error:
+                    job.error = self._engine.counters.fault(job.key, error)
                     break
                 job.n_tokens[index] = len(tokens)
                 return EmbeddingInput(job, index, tokens)

@@ -14,6 +14,7 @@ from worker.embedding.batcher import MAX_WAITING
 from worker.embedding.inputs import MediaInput
 from worker.embedding.job import MAX_ANSWER_BYTES, EmbeddingJob
 from worker.engine.adapters import Adapter, Scales
+from worker.engine.backend import EmbeddingPiece
 from worker.engine.fake.backend import BOS, FAKE_MARKER
 from worker.engine.fake.embedding import FAKE_EMBD, FakeEmbedder, vector
 from worker.engine.task import AbortAll, Stop
@@ -161,6 +162,44 @@ def test_a_failed_batch_fails_those_in_it_and_nobody_later() -> None:
     bad = rig.embed("[[fail]]")
     assert rig.failed(bad).code is ErrorCode.INTERNAL
     assert rig.vectors(rig.embed("a")) == [expected("a")]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_an_exception_while_a_batch_is_computed_ends_what_is_in_it(
+    pooling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = DeskRig(pooling=pooling)
+    first, second = rig.embed("a", "x" * 60), rig.embed("b")
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeEmbedder, "embed", _no_memory)
+        rig.turn()
+    assert rig.failed(first).message == "internal error: MemoryError"
+    assert rig.failed(second).message == "internal error: MemoryError"
+    assert rig.vectors(rig.embed("c")) == [expected("c")]
+    assert "jobs=0" in repr(rig.desk)
+    assert rig.engine.counters.n_faults == 1
+
+
+def test_an_exception_while_an_input_is_read_ends_its_own_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = DeskRig()
+    tokenize = rig.backend.tokenize
+
+    def read(text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        if text == "bad":
+            raise MemoryError
+        return tokenize(text, add_special=add_special, parse_special=parse_special)
+
+    monkeypatch.setattr(rig.backend, "tokenize", read)
+    good, bad = rig.embed("a"), rig.embed("b", "bad")
+    assert rig.vectors(good) == [expected("a")]
+    assert rig.failed(bad).message == "internal error: MemoryError"
+    assert "jobs=0" in repr(rig.desk)
+
+
+def _no_memory(_embedder: FakeEmbedder, _pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
+    raise MemoryError
 
 
 def test_a_cancelled_request_ends_once_and_computes_nothing_more() -> None:
