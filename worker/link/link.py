@@ -55,7 +55,6 @@ class Link:
         self._next_heartbeat = 0.0
         self._slowest_s = 0.0
         """Longest wait for this thread since the last heartbeat, in seconds."""
-        self.draining = False
         self._outbound = Outbound(
             outbound_queue, self.tasks.running, self._sessions, self.tasks.cancel
         )
@@ -121,8 +120,13 @@ class Link:
     def drain(self) -> None:
         """Take no new tasks; `is_idle` becomes true when the others are done."""
         if not self.draining:
-            self.draining = True
+            self._sessions.is_draining = True
             self._sessions.send([m.Draining()])
+
+    @property
+    def draining(self) -> bool:
+        """It takes no new tasks."""
+        return self._sessions.is_draining
 
     def admit(self) -> None:
         """Take all tasks from now on: the worker was held, and has passed its trial."""

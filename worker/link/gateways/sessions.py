@@ -14,7 +14,15 @@ from typing import Any
 import zmq
 
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Envelope, FrameItem, Heartbeat, Ready, TaskKey, Terminal
+from protocol.wire.messages import (
+    Draining,
+    Envelope,
+    FrameItem,
+    Heartbeat,
+    Ready,
+    TaskKey,
+    Terminal,
+)
 from protocol.wire.sharing import Recall
 from worker.link.gateways.connection import GatewayConnection
 from worker.link.gateways.grants import Grants
@@ -66,6 +74,8 @@ class Sessions:
         self._card: ModelCard | None = None
         self.is_held = False
         """The worker is on trial: gateways give it only tasks that name it."""
+        self.is_draining = False
+        """No gateway gets slots any more."""
         self._heartbeat = heartbeat
         self._all = [GatewaySession(connection) for connection in connections]
         self._wakes = wakes
@@ -148,8 +158,14 @@ class Sessions:
             self.join(session)
 
     def join(self, session: GatewaySession) -> None:
-        """Open the slots to a gateway that has answered, once the model is loaded."""
+        """Open the slots to a gateway that has answered, once the model is loaded.
+
+        One that comes while the worker drains is told that instead.
+        """
         if self._card is None or not session.is_welcome or session.known_credits is not None:
+            return
+        if self.is_draining:
+            self._send(session, [Draining()])
             return
         self.grants.open(session.number)
         self.grants.retire(session.number, is_retired=session.is_retired)

@@ -263,6 +263,23 @@ def test_a_successor_that_says_something_when_the_old_one_stays_ends_no_worker(t
     trio.until_shared()
 
 
+def test_a_gateway_that_comes_while_the_worker_drains_gets_no_slots(trio: Trio) -> None:
+    trio.until_shared()
+    trio.a.send(generate(1, "long", n_predict=-1))
+    trio.until(lambda: trio.engine.n_busy)
+    trio.a.send(m.Drain())
+    trio.until(lambda: trio.b.of(m.Draining))
+    trio.b.close()
+    trio.b.open()
+    trio.b.heard.clear()
+    trio.until(lambda: trio.b.of(m.Ready) or trio.b.of(m.Draining))
+    trio.until(lambda: len(trio.b.of(m.Heartbeat)) > 1)
+    assert trio.b.of(m.Draining) and not trio.b.of(m.Ready)
+    trio.a.send(m.Envelope(m.TaskKey(1), m.Cancel()))
+    trio.until(lambda: ended(trio.a, 1))
+    assert trio.link.is_idle
+
+
 def test_a_second_way_to_the_same_gateway_is_given_up(trio: Trio) -> None:
     """The successor never came, and the old gateway listens again."""
     trio.until_shared()
