@@ -105,6 +105,7 @@ class RunningTasks:
                     out += self._parsed(item)
                 except Exception as error:
                     out.append(self._fault(key, error))
+                    has_ended = True
         return out, has_ended
 
     def _parsed(self, envelope: Envelope) -> list[Envelope]:

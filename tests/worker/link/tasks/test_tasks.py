@@ -229,6 +229,7 @@ def test_a_parser_that_fails_ends_its_own_task(
         assert time.monotonic() < deadline
         pair.link.turn()
     assert len(ends(pair, 2)) == 1
+    assert repr(pair.link._sessions.grants).endswith("0:0/3>")  # no credit is in use
 
 
 def test_an_answer_that_pauses_goes_on_when_the_gateway_says_so(pair: Pair) -> None:
