@@ -75,11 +75,13 @@ class EngineJobs:
         return [] if answer is None else [Envelope(job.key, answer)]
 
     def abort(self, key: TaskKey) -> EngineJob | None:
-        """Drop the heavy job of an attempt and return it; None if there is none."""
-        found = next((job for job in self._heavy if job.key == key), None)
-        if found is not None:
-            self._heavy.remove(found)
-        return found
+        """Drop the job of an attempt that waits, and return it; None if there is none."""
+        for jobs in (self._heavy, self._for_slots):
+            for job in jobs:
+                if job.key == key:
+                    jobs.remove(job)
+                    return job
+        return None
 
     def drop_of(self, connection: int) -> None:
         """Drop the jobs of a connection."""

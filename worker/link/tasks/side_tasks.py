@@ -16,7 +16,7 @@ from pathlib import Path
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.filenames import is_valid_filename
-from protocol.wire.messages import TaskKey, Terminal
+from protocol.wire.messages import Done, Finish, TaskKey, Terminal
 from protocol.wire.side_tasks import LoraAdapter, LoraListed, SetLora, SlotActed, SlotAction
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
@@ -109,6 +109,10 @@ class SideTasks:
             if key.connection == connection:
                 self._pending.discard(key)
 
+    def cancel(self, key: TaskKey) -> None:
+        """Do nothing more for an action, unless its file is being written."""
+        self._pending.discard(key)
+
     def close(self) -> None:
         """End the file thread, once it has done what it was given."""
         self._files.shutdown(wait=False)
@@ -160,13 +164,13 @@ class SideTasks:
 
     # ---- saving -------------------------------------------------------------------------------
 
-    def _copy(self, task: _SlotFileTask) -> None:
+    def _copy(self, task: _SlotFileTask) -> Done | None:
         """Copy the memory of an idle slot; the file thread writes it."""
         if task.key not in self._pending:
-            return  # its gateway is gone
+            return Done(finish=Finish.CANCELLED)
         if self._is_writing:
             self._due.append(task)
-            return
+            return None
         start = time.perf_counter()
         slot = self._own_slot(task.action, task.slot)
         if slot.group_start:
@@ -179,6 +183,7 @@ class SideTasks:
         )  # fmt: skip
         self._is_writing = True
         self._files.submit(self._write, task, saved, start)
+        return None
 
     def _own_slot(self, action: SlotAction, slot_id: int) -> Slot:
         """Return an action's slot; raises `InvalidRequest` if it holds another owner's prompt."""
@@ -279,12 +284,18 @@ class SideTasks:
             )
             saved = SlotFileMismatch(str(error) or type(error).__name__)
         read_s = time.perf_counter() - start
-        self._call(task.key, lambda: self._put(task.slot, saved, read_s), task.slot)
+        # One that was cancelled ends now, and does not hold a state until its slot is idle.
+        slot = task.slot if task.key in self._pending else -1
+        self._call(task.key, lambda: self._put(task, saved, read_s), slot)
 
-    def _put(self, slot_id: int, saved: SavedSlot | SlotFileMismatch, read_s: float) -> SlotActed:
+    def _put(
+        self, task: _SlotFileTask, saved: SavedSlot | SlotFileMismatch, read_s: float
+    ) -> SlotActed | Done:
         """Replace the content of an idle slot; it is empty if that fails."""
+        if task.key not in self._pending:
+            return Done(finish=Finish.CANCELLED)
         start = time.perf_counter() - read_s
-        slot = self._engine.slots[slot_id]
+        slot = self._engine.slots[task.slot]
         self._engine.cache.empty(slot)
         if isinstance(saved, SlotFileMismatch):
             raise _not_restored(str(saved))

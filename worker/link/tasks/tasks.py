@@ -326,6 +326,8 @@ class Tasks:
         assert self._engine is not None
         if self._embeddings is not None:
             self._embeddings.drop(key)
+        if self._side is not None:
+            self._side.cancel(key)
         self._engine.submit(Abort(key))
 
     def _faulty(self, key: TaskKey, error: Exception) -> Envelope:

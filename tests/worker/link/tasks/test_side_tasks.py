@@ -1,6 +1,5 @@
 """Slot actions and adapters between link and engine, over the fake backend."""
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Failed, TaskKey, Terminal
 from protocol.wire.side_tasks import LoraListed, SetLora, SlotActed, SlotAction
 from tests.worker.engines import Rig, blocks_of, said
-from worker.engine.task import AbortAll
 from worker.link.tasks import slot_files
 from worker.link.tasks.packed_tokens import NOT_A_STATE
-from worker.link.tasks.side_tasks import MAX_PENDING, SideTasks
+from worker.link.tasks.side_tasks import SideTasks
 
 PROMPT = "a prompt long enough to be worth keeping"
 ID = 1000
@@ -247,86 +245,6 @@ def test_an_owner_has_a_quota(tmp_path: Path) -> None:
     assert [type(one) for one in saved] == [SlotActed, Failed, Failed]
     assert isinstance(saved[2], Failed)
     assert "more than 2 MiB" in saved[2].message
-
-
-def test_one_slot_is_copied_at_a_time_and_a_few_may_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(tmp_path, n_slots=1)
-    bench.read(PROMPT, 0)
-    opened, n_copies = threading.Event(), 0
-    write, copy = slot_files.write, bench.rig.backend.states.copy
-
-    def slow(*args: Any) -> int:
-        assert opened.wait(10)
-        return write(*args)
-
-    def counted(seq: int) -> Any:
-        nonlocal n_copies
-        n_copies += 1
-        return copy(seq)
-
-    monkeypatch.setattr(slot_files, "write", slow)
-    monkeypatch.setattr(bench.rig.backend.states, "copy", counted)
-    for number in range(MAX_PENDING):
-        begin(bench, 1000 + number, "save")
-        bench.rig.turn()
-    assert n_copies == 1
-    with pytest.raises(TaskError) as caught:
-        begin(bench, 1010, "save")
-    assert caught.value.code is ErrorCode.OVERLOADED
-    opened.set()
-    bench.side.settle()
-    for number in range(MAX_PENDING):
-        acted(end_of(bench, 1000 + number))
-    assert n_copies == MAX_PENDING
-    acted(run(bench, 1011, "save"))
-
-
-@pytest.mark.parametrize("end", ["fails", "lost gateway"])
-def test_a_save_that_waits_is_not_forgotten_with_the_one_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
-) -> None:
-    bench = Bench(tmp_path, n_slots=2)
-    bench.read(PROMPT, 0)
-    bench.rig.submit("of another tenant", slot=1, salt="other", n_predict=0)
-    bench.rig.finish()
-    opened = threading.Event()
-    write = slot_files.write
-
-    def slow(*args: Any) -> int:
-        assert opened.wait(10)
-        return write(*args)
-
-    monkeypatch.setattr(slot_files, "write", slow)
-    begin(bench, 1000, "save")
-    bench.rig.turn()
-    bench.side.start(TaskKey(1001, 0, 1), SlotAction(action="save", filename="mine"), 1)
-    begin(bench, 1002, "save")
-    bench.rig.turn()
-    if end == "lost gateway":
-        bench.rig.submit("of another tenant", slot=1, salt="other", n_predict=50)
-        bench.rig.turn()
-    opened.set()
-    bench.side.settle()
-    bench.rig.turn()
-    if end == "lost gateway":
-        bench.side.drop(1)
-        bench.rig.engine.submit(AbortAll(1))
-    acted(end_of(bench, 1002))
-    assert bench.rig.terminals(1001) == (end == "fails")
-
-
-def test_actions_of_a_lost_gateway_leave_room_for_others(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, n_slots=1)
-    bench.rig.submit(PROMPT, slot=0, n_predict=20)
-    bench.rig.turn()
-    for number in range(MAX_PENDING):
-        begin(bench, 1000 + number, "save")
-    bench.side.drop(0)
-    bench.rig.engine.submit(AbortAll(0))
-    bench.rig.turn()
-    acted(run(bench, 1010, "save"))
 
 
 def test_a_restored_slot_is_announced_to_the_gateways_at_once(tmp_path: Path) -> None:
