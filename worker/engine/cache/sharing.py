@@ -140,7 +140,7 @@ class PrefixSharing:
 
 def is_waiting(run: SlotTask) -> bool:
     """Return whether a task waits for what another one reads."""
-    return run.awaits_prefix and run.restoring is None
+    return run.awaits_prefix and run.restoring is None and not run.is_preempted
 
 
 def max_reused(run: SlotTask) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tests.worker.engines import Rig
-from worker.engine.backend import BatchRow, DecodeFailed
+from worker.engine.backend import BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.checkpoints import BEFORE_END, EARLIER
 from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.slot import SlotState
@@ -158,6 +158,29 @@ def test_a_long_text_is_not_copied_for_its_short_beginning() -> None:
     rig.finish()
     last = 1641 - BEFORE_END - EARLIER  # where the long text has a checkpoint
     assert [rig.done(task).n_cached for task in (short, long)] == [0, last]
+
+
+def test_a_task_that_gave_way_while_it_waited_for_a_prompt_goes_on() -> None:
+    rig = Rig(n_slots=3, n_batch=32)
+    first = rig.submit(PREFIX, slot=0)
+    between = rig.submit("something else", slot=1, n_predict=100)
+    second = rig.submit(PREFIX, slot=2)
+    decode, slots = rig.backend.decode, rig.engine.slots
+
+    def full_until_both_gave_way(rows: Sequence[BatchRow]) -> None:
+        is_last = any(row.seq == 0 and row.wants_logits for row in rows)
+        if is_last and not slots[1].active.is_preempted:
+            raise CacheFull
+        decode(rows)
+
+    rig.backend.decode = full_until_both_gave_way  # type: ignore[method-assign]
+    while not slots[1].run or not slots[1].run.is_preempted:
+        rig.turn()
+    assert slots[2].active.is_preempted
+    rig.backend.decode = decode  # type: ignore[method-assign]
+    rig.cancel(between)
+    rig.finish()
+    assert rig.text(first) == rig.text(second) != ""
 
 
 def test_a_cache_is_not_copied_for_a_short_prompt() -> None:
