@@ -140,9 +140,10 @@ class Step:
 
     def _choose_adapters(self) -> list[Slot]:
         """Apply a set of adapters and return the slots that use it: the others wait."""
-        busy = [slot for slot in running(self._slots) if not slot.is_paused]
+        ended = self.results.finished
+        busy = [slot for slot in running(self._slots) if not (slot.is_paused or slot in ended)]
         busy = self._nan_recovery.taking_part(busy)
-        if not self._backend.adapters.loaded:
+        if not (busy and self._backend.adapters.loaded):
             return busy
         scales = self._adapter_rotation.choose(
             [AdapterTask(slot.scales, slot.active.order, slot.active.task.tenant) for slot in busy]

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow, CacheFull, DecodeFailed
 from worker.engine.cache.checkpoints import BEFORE_END, EARLIER
@@ -158,6 +160,25 @@ def test_a_long_text_is_not_copied_for_its_short_beginning() -> None:
     rig.finish()
     last = 1641 - BEFORE_END - EARLIER  # where the long text has a checkpoint
     assert [rig.done(task).n_cached for task in (short, long)] == [0, last]
+
+
+@pytest.mark.parametrize("n_more", [1, 50])
+def test_a_shared_context_that_cannot_be_shifted_ends_its_task_once(
+    monkeypatch: pytest.MonkeyPatch, n_more: int
+) -> None:
+    rig = Rig(n_slots=2, n_ctx=96, context_shift=True)
+    monkeypatch.setattr(rig.backend.states, "put", lambda _seq, _state, _n_pos: False)
+    long = PREFIX + "x" * 25
+    n_until_full = 96 - len(long + "a") - 1
+    tasks = [rig.submit(long + end, n_predict=n_until_full + n_more) for end in "ab"]
+    rig.finish()
+    for task in tasks:
+        assert "share what a shift would drop" in rig.failed(task).message
+        assert rig.terminals(task) == 1
+    assert rig.engine.failure is None and books_agree(rig)
+    again = rig.submit("once more", n_predict=1)
+    rig.finish()
+    assert rig.done(again).n_predicted == 1
 
 
 def test_a_task_that_gave_way_while_it_waited_for_a_prompt_goes_on() -> None:
