@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.accounts import usage_of
-from protocol.wire.messages import TaskKey, Terminal
+from protocol.wire.messages import Done, Finish, TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
 from worker.embedding.inputs import InputReader, MediaInput
 from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of, no_numbers
@@ -115,6 +115,8 @@ class EmbeddingBatcher:
             return None
         if job in self._jobs:
             self._forget(job)
+        if job.is_dropped:  # while it was computed: `EngineJobs.abort` has not found it
+            return Done(finish=Finish.CANCELLED, usage=job.usage())
         if job.error is not None:
             raise job.error
         return answer_of(job, self._embedder.pooling)

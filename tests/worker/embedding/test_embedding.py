@@ -217,6 +217,27 @@ def test_a_cancelled_request_ends_once_and_computes_nothing_more() -> None:
     assert rig.n_ends(long) == 1
 
 
+@pytest.mark.parametrize("kind", ["embedding", "reranking"])
+def test_a_request_that_is_cancelled_while_it_is_computed_ends_as_cancelled(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    rig = DeskRig(pooling="mean" if kind == "embedding" else "rank")
+    texts = ["x" * 40] * 3
+    task = rig.embed(*texts) if kind == "embedding" else rig.rerank("query", *texts)
+    embed = FakeEmbedder.embed
+
+    def cancelled(embedder: FakeEmbedder, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
+        rig.cancel(task)
+        return embed(embedder, pieces)
+
+    monkeypatch.setattr(FakeEmbedder, "embed", cancelled)
+    end = rig.end(task)
+    assert isinstance(end, Done) and end.finish is Finish.CANCELLED
+    assert end.usage.n_read > 0
+    assert rig.engine.counters.n_faults == 0
+    assert rig.n_ends(task) == 1
+
+
 def test_a_lost_gateway_leaves_nothing_behind() -> None:
     rig = DeskRig()
     gone = rig.embed(*["x" * 60] * 9)
