@@ -158,7 +158,7 @@ class EmbeddingBatcher:
             if carried.pos:
                 self._embedder.forget(carried.seq)
             self._carried = None
-        for job in [job for job in self._jobs if job.is_dropped]:
+        for job in [job for job in list(self._jobs) if job.is_dropped]:
             self._forget(job)
 
     def _forget(self, job: EmbeddingJob) -> None:
@@ -182,7 +182,8 @@ class EmbeddingBatcher:
             self._fail(batch, self._engine.counters.fault(batch[0][0].job.key, error))
             return
         for reading, piece in batch:
-            self._read(reading.job, len(piece.tokens))
+            assert reading.job.account is not None
+            self._engine.counters.read(reading.job.account, len(piece.tokens))
         self._took(sum(len(piece.tokens) for piece in pieces), time.perf_counter() - start)
         self._engine.counters.computed(len(pieces))
         for (reading, piece), answer in zip(batch, answers, strict=True):
@@ -202,12 +203,6 @@ class EmbeddingBatcher:
         """Apply the current adapter scales, unless a partly read input began with others."""
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.tasks.scales)
-
-    def _read(self, job: EmbeddingJob, n: int) -> None:
-        counters = self._engine.counters
-        if job.account is None:
-            job.account = counters.accounts.open(job.key)
-        counters.read(job.account, n)
 
     def _took(self, n: int, elapsed_s: float) -> None:
         self._budget.observe(0, n, elapsed_s)
@@ -252,6 +247,8 @@ class EmbeddingBatcher:
                 index = job.n_started
                 job.n_started += 1
                 try:
+                    if job.account is None:
+                        job.account = self._engine.counters.accounts.open(job.key)
                     tokens = job.inputs[index]()
                 except TaskError as error:
                     job.error = error

@@ -29,7 +29,7 @@ class EmbeddingJob:
     n_done: int = 0
     n_bytes: int = 0
     account: memoryview | None = None
-    """Counts what was computed; None before anything was."""
+    """Counts what was computed; None before anything was read."""
     vectors: list[bytes] = field(default_factory=list)
     n_tokens: list[int] = field(default_factory=list)
     error: TaskError | None = None

@@ -198,6 +198,32 @@ def test_an_exception_while_an_input_is_read_ends_its_own_request(
     assert "jobs=0" in repr(rig.desk)
 
 
+def test_a_key_that_no_gateway_gives_fails_its_own_request_alone() -> None:
+    rig = DeskRig()
+    good = rig.embed("a")
+    rig.desk.open(TaskKey(2**64 - 1), Embed(inputs=("b",)))
+    assert rig.vectors(good) == [expected("a")]
+    assert rig.failed(2**64 - 1).code is ErrorCode.INTERNAL
+    assert "jobs=0" in repr(rig.desk)
+
+
+def test_a_request_may_come_while_the_engine_looks_through_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = DeskRig()
+    first, later = rig.embed("a"), list[int]()
+
+    def is_dropped(_job: EmbeddingJob) -> bool:
+        if not later:  # the link's thread gets the interpreter's lock
+            later.append(0)
+            later.append(rig.embed("b"))
+        return False
+
+    monkeypatch.setattr(EmbeddingJob, "is_dropped", property(is_dropped, lambda _job, _value: None))
+    assert rig.vectors(first) == [expected("a")]
+    assert rig.vectors(later[1]) == [expected("b")]
+
+
 def _no_memory(_embedder: FakeEmbedder, _pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
     raise MemoryError
 
