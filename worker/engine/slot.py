@@ -293,8 +293,9 @@ class Slot:
 
     @property
     def n_prompt_left(self) -> int:
-        """Tokens to read that are not in the cache yet."""
-        return 0 if self.run is None else max(0, len(self.run.reading) - len(self.tokens))
+        """Tokens to read that are not in the cache yet; the link's thread may ask, too."""
+        run = self.run
+        return 0 if run is None else max(0, len(run.reading) - len(self.tokens))
 
     @property
     def is_paused(self) -> bool:

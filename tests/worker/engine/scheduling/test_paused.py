@@ -10,6 +10,7 @@ from protocol.wire.messages import Delta, Done, Failed, Finish, PromptRead, Star
 from tests.worker.engine.test_resume import Cut, tokens_of
 from tests.worker.engines import Rig
 from worker.engine.resume import resume_task
+from worker.engine.slot import Slot
 from worker.engine.task import Abort, AbortAll, EngineJob, ProceedWith, Report, Submit
 
 
@@ -142,3 +143,11 @@ def test_one_that_runs_takes_the_cells_of_one_that_pauses() -> None:
     paused.rig.finish()
     assert not isinstance(paused.rig.of(77)[-1], Failed)
     assert list(paused.partial.tokens) + paused.rest == paused.whole.tokens
+
+
+def test_a_heartbeat_may_see_a_task_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = Paused()
+    (slot,) = [slot for slot in paused.rig.engine.slots if slot.run is not None]
+    ending = iter([slot.run, slot.run])  # what the link's thread finds, look by look
+    monkeypatch.setattr(Slot, "run", property(lambda _slot: next(ending, None)))
+    assert slot.is_paused
