@@ -60,15 +60,17 @@ class EmbeddingBatcher:
 
     def drop(self, key: TaskKey) -> None:
         """Drop a task."""
-        for job in list(self._jobs):
-            if key == job.key:
-                job.is_dropped = True
+        self._drop([job for job in list(self._jobs) if job.key == key])
 
     def drop_all(self, connection: int) -> None:
         """Drop the tasks of a connection."""
-        for job in list(self._jobs):
-            if job.key.connection == connection:
-                job.is_dropped = True
+        self._drop([job for job in list(self._jobs) if job.key.connection == connection])
+
+    def _drop(self, jobs: Sequence[EmbeddingJob]) -> None:
+        for job in jobs:
+            job.is_dropped = True
+        if jobs:  # their calls are dropped with them, and there may be no other for long
+            self._engine.submit(EngineJob(jobs[0].key, self._forget_dropped))
 
     def _job(self, key: TaskKey, task: Embed | Rerank) -> EmbeddingJob:
         reader = self._reader
