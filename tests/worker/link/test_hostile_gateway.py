@@ -105,6 +105,10 @@ GENERATIONS = {
     "media of nobody": m.Generate(prompt="x", params=PARAMS, media=(b"x", b"")),
     "a schema of noise": m.Generate(prompt="x", params=PARAMS, schema="[" * 100_000),
     "a chat of noise": m.Generate(chat=m.Chat(messages=({"role": 5},)), params=PARAMS),
+    "a chat of what no JSON has": m.Generate(
+        chat=m.Chat(messages=({"role": "user", "content": [{1.5: b"x", None: 1 << 63}]},)),
+        params=PARAMS,
+    ),
     "tools of noise": m.Generate(
         chat=m.Chat(messages=({"role": "user", "content": "x"},), tools=({"a": None},)),
         params=PARAMS,
