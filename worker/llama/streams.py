@@ -73,11 +73,16 @@ class Streams:
         return code
 
     def _bridges(self, rows: Sequence[BatchRow]) -> list[BatchRow]:
-        """Return a row for each sequence in the small gaps between those of a batch."""
+        """Return a row for each sequence in the small gaps between those of a batch.
+
+        Not between two rows of several tokens: their first tokens would be computed together, in a
+        pass of their own, and the others apart all the same.
+        """
         found: list[BatchRow] = []
-        for before, after in pairwise(sorted(row.seq for row in rows)):
-            gap = range(before + 1, after)
-            if len(gap) <= MAX_GAP:
+        for before, after in pairwise(sorted(rows, key=attrgetter("seq"))):
+            gap = range(before.seq + 1, after.seq)
+            is_short = 1 in (len(before.tokens), len(after.tokens))
+            if is_short and len(gap) <= MAX_GAP:
                 ends = [int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1 for seq in gap]
                 if max(ends, default=0) < self._n_ctx:
                     pairs = zip(gap, ends, strict=True)

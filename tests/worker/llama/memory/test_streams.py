@@ -145,6 +145,14 @@ def test_a_full_sequence_between_those_of_a_batch_is_passed_over(backend: LlamaB
     assert n_cells(backend, 1) == N_CTX - 1
 
 
+@pytest.mark.parametrize(("n_tokens", "n_computed"), [(1, 3), (6, 12)])
+def test_a_gap_between_two_drafts_or_prompts_stays(
+    backend: LlamaBackend, n_tokens: int, n_computed: int
+) -> None:
+    backend.decode([BatchRow(seq, 0, TOKENS[:n_tokens], True) for seq in (0, 2)])
+    assert backend._batch.raw.n_tokens == n_computed
+
+
 def test_a_state_goes_into_any_slot_and_back(backend: LlamaBackend) -> None:
     read(backend, 1, TOKENS)
     state = backend.states.copy(1)
