@@ -44,6 +44,7 @@ def main_context_params(config: WorkerConfig, monkeypatch: pytest.MonkeyPatch) -
     for name in ("recurrent", "hybrid"):
         monkeypatch.setattr(lib, f"llama_model_is_{name}", lambda _model: False)
     monkeypatch.setattr(lib, "llama_model_n_swa", lambda _model: 0)
+    monkeypatch.setattr("worker.llama.model.architecture", lambda _model: "llama")
     return _make_context(None, config, slot_context(config, N_TRAIN))
 
 
@@ -171,7 +172,8 @@ def test_the_draft_model_has_a_file_and_layers_of_its_own(monkeypatch: pytest.Mo
 def test_options_of_embeddings_reach_llama_cpp(
     args: list[str], name: str, value: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedding, "_meta", lambda _model, _key: "")
+    monkeypatch.setattr(embedding, "metadata", lambda _model, _key: "")
+    monkeypatch.setattr(embedding, "architecture", lambda _model: "llama")
     loaded: Any = SimpleNamespace(model=None)
     params = embedding._params(loaded, worker_of("--embeddings", *args), 500)
     assert getattr(params, name) == value
