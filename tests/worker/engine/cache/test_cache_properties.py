@@ -3,6 +3,7 @@
 import itertools
 import struct
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -188,7 +189,7 @@ class CheckpointMachine(CacheMachine):
 
 
 CheckpointMachine.TestCase.settings = examples(80, stateful_step_count=40)
-TestCheckpoints = CheckpointMachine.TestCase
+TestCheckpoints = pytest.mark.slow(CheckpointMachine.TestCase)
 
 
 class StreamMachine(CacheMachine):
@@ -199,7 +200,7 @@ class StreamMachine(CacheMachine):
 
 
 StreamMachine.TestCase.settings = examples(80, stateful_step_count=40)
-TestStreams = StreamMachine.TestCase
+TestStreams = pytest.mark.slow(StreamMachine.TestCase)
 
 
 class WindowMachine(StreamMachine):
