@@ -221,6 +221,19 @@ async def test_a_pipe_of_a_shell_is_read_once(
         open_ring([], [str(tmp_path / "pipe")])
 
 
+def held_reading(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the next readings begin, which sets the first event, and end when the second is set."""
+    reads, may_read = threading.Event(), threading.Event()
+
+    def slow(text: str) -> tuple[ApiKey, ...]:
+        reads.set()
+        assert may_read.wait(10)
+        return parse_keys(text)
+
+    monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+    return reads, may_read
+
+
 async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,13 +241,7 @@ async def test_who_waits_for_a_slow_file_goes_on_with_the_keys_read_before(
     path.write_text(WHOLE)
     ring = open_ring([], [str(path)])
     monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 0.02)
-    may_read = threading.Event()
-
-    def slow(text: str) -> tuple[ApiKey, ...]:
-        assert may_read.wait(10)
-        return parse_keys(text)
-
-    monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+    _, may_read = held_reading(monkeypatch)
     path.write_text(WHOLE.replace("in clear", "another"))
     await asyncio.wait_for(asyncio.gather(*(ring.refresh() for _ in range(5))), 5)
     assert ring.find("another") is None and ring.find("secret") is not None
@@ -250,14 +257,7 @@ async def test_a_request_that_comes_while_a_file_is_read_waits_for_its_keys(
     path = tmp_path / "keys.toml"
     path.write_text(WHOLE)
     ring = open_ring([], [str(path)])
-    reads, may_read = threading.Event(), threading.Event()
-
-    def slow(text: str) -> tuple[ApiKey, ...]:
-        reads.set()
-        assert may_read.wait(10)
-        return parse_keys(text)
-
-    monkeypatch.setattr("gateway.keys.ring.parse_keys", slow)
+    reads, may_read = held_reading(monkeypatch)
     path.write_text(WHOLE.replace("in clear", "another"))
     first = asyncio.create_task(ring.refresh())
     await until(reads.is_set)

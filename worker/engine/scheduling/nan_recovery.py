@@ -8,7 +8,6 @@ are NaN again fails. Tasks that came later wait for a suspect that runs: it must
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, TaskError
@@ -56,8 +55,10 @@ class NanRecovery:
 
     def taking_part(self, busy: Sequence[Slot]) -> list[Slot]:
         """Leave out what has come after a suspect that runs, and has not shown its own logits."""
-        suspects = (slot.active.order for slot in busy if slot.active.is_suspect)
-        newest = max(suspects, default=sys.maxsize)
+        suspects = [slot.active.order for slot in busy if slot.active.is_suspect]
+        if not suspects:
+            return list(busy)
+        newest = max(suspects)
         return [
             slot for slot in busy if slot.state is SlotState.DECODE or slot.active.order <= newest
         ]

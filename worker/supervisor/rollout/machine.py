@@ -288,7 +288,7 @@ class Rollout:
 
     def _undo_change(self, change: Change, view: FleetView, now: float) -> Iterator[Step]:
         """Start the earlier worker (`new`) again, and let the later one (`old`) leave."""
-        if self._awaits_end(change, view):
+        if self._wait_for_end(change, view):
             return
         has_target = not change.new or view.state(change.new) is ProcessState.READY
         is_gone = not change.old or view.state(change.old) in _AWAY
@@ -314,8 +314,8 @@ class Rollout:
             case ChangeStage.LEAVE if is_gone:
                 self._stage = None
 
-    def _awaits_end(self, change: Change, view: FleetView) -> bool:
-        """Return whether the earlier worker still leaves; it can be started after that."""
+    def _wait_for_end(self, change: Change, view: FleetView) -> bool:
+        """Wait while the earlier worker leaves, after which it can be started; true until then."""
         is_leaving = view.state(change.new) is ProcessState.LEAVING
         if is_leaving and self._stage is None:
             self._stage, self._until = ChangeStage.LEAVE_FIRST, math.inf
