@@ -63,6 +63,7 @@ export async function change({ conversations = [], messages = [], gone = {} }) {
   messages.forEach((one) => texts.put(one));
   (gone.conversations ?? []).forEach((id) => chats.delete(id));
   (gone.messages ?? []).forEach((id) => texts.delete(id));
+  transaction.commit(); // without it a reload before the next turn of this page may undo it all
   await new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
     transaction.onerror = () => reject(transaction.error);
