@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.models.events import ModelEvents
@@ -49,6 +49,14 @@ class DownloadBook:
         if line.file:
             files[line.file] = {"done": line.done, "total": line.total}
             self._publish(line.model, "download_progress", {"progress": dict(files)})
+
+    def take_greeting(self, running: Collection[str], found: Collection[str]) -> None:
+        """Store which downloads run, and which models there are, after a broken connection."""
+        for name in {*self._files, *self._waiting}.difference(running):
+            error = "" if name in found else "the supervisor does not know of the download"
+            self.take_report(DownloadReport(model=name, has_ended=True, error=error))
+        for name in running:
+            self.take_report(DownloadReport(model=name))
 
     def listed(self, created: int) -> list[dict[str, Any]]:
         """Return the downloads as models of GET /models."""

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -69,7 +70,9 @@ class ModelManager:
         self._waiting: dict[int, tuple[ManagedModel, asyncio.Future[None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []
         """Woken by every line of the supervisor."""
-        self._lists: list[asyncio.Future[Listed]] = []
+        self._greeted = asyncio.Event()
+        self._answers: dict[str, asyncio.Future[Listed]] = {}
+        """By the id of the order that is to be answered."""
         self.events = ModelEvents()
         self.downloads = DownloadBook(self.events)
         self._is_draining = False
@@ -79,11 +82,10 @@ class ModelManager:
 
     async def start(self) -> None:
         """Dial the supervisor and wait for its list of models."""
-        first = self._next_list()
         self.channel.open()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LIST_S):
-                await first
+                await self._greeted.wait()
 
     def drain(self) -> None:
         """Load nothing more; refuse the requests that wait, and end the event streams."""
@@ -204,7 +206,7 @@ class ModelManager:
         if self.states.named(name) is not None or name in self.downloads:
             raise InvalidRequest(f"model '{name}' already exists", param="model")
         self._check_running()
-        await self._order(Verb.DOWNLOAD, self.downloads.expect(name), name)
+        await self._order(Order(verb=Verb.DOWNLOAD, model=name), self.downloads.expect(name))
 
     async def delete(self, name: str) -> None:
         """Unload a model and delete its files, or give its download up; raises `TaskError`."""
@@ -223,7 +225,7 @@ class ModelManager:
             await self._delete_files(name)
 
     async def _delete_files(self, name: str) -> None:
-        report = await self._order(Verb.DELETE, self._next_list(), name)
+        report = await self._list_after(Verb.DELETE, name)
         if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"model not deleted: {error}")
         self.events.publish(removed(name))
@@ -231,16 +233,25 @@ class ModelManager:
     async def reload(self) -> None:
         """Look for models again, and wait until those that changed or went are unloaded."""
         self._check_running()
-        report = await self._order(Verb.RELOAD, self._next_list())
+        report = await self._list_after(Verb.RELOAD)
         if error := report.error:
             raise TaskError(ErrorCode.INTERNAL, f"models not reloaded: {error}")
         leaving = [model for model in self.states.models.values() if model.is_stopping]
         await self._until(lambda: not any(model.is_stopping for model in leaving))
         self.events.publish(RELOADED)
 
-    async def _order(self, verb: Verb, answer: "asyncio.Future[T]", model: str = "") -> T:
+    async def _list_after(self, verb: Verb, model: str = "") -> Listed:
+        """Send an order and return the list of models that answers it; raises `TaskError`."""
+        order = Order(verb=verb, model=model, id=uuid.uuid4().hex)
+        answer = self._answers[order.id] = asyncio.get_running_loop().create_future()
+        try:
+            return await self._order(order, answer)
+        finally:
+            del self._answers[order.id]
+
+    async def _order(self, order: Order, answer: "asyncio.Future[T]") -> T:
         """Send the supervisor an order and return its answer; raises `TaskError` at a drain."""
-        self.channel.send(Order(verb=verb, model=model))
+        self.channel.send(order)
         await self._until(lambda: answer.done() or self._is_draining)
         if not answer.done():
             raise shutting_down()
@@ -275,11 +286,7 @@ class ModelManager:
     def _on_line(self, line: Line) -> None:
         match line:
             case Listed():
-                self._perform(self.states.listed(line))
-                waiting, self._lists = self._lists, []
-                for future in waiting:
-                    if not future.done():
-                        future.set_result(line)
+                self._take_list(line)
             case WorkerReport(model=name):
                 self._perform(self.states.reported(line))
                 model = self.states.models.get(name)
@@ -295,16 +302,23 @@ class ModelManager:
                 self._perform(self.states.refused_room(name))
         self._wake()
 
+    def _take_list(self, line: Listed) -> None:
+        self._perform(self.states.listed(line))
+        if line.is_greeting:
+            self._greeted.set()
+            self.downloads.take_greeting(line.downloads, self.states.models)
+            for lost in self._answers.values():  # the answer went down with the connection
+                if not lost.done():
+                    lost.set_exception(_unreachable())
+        future = self._answers.get(line.answers)
+        if future is not None and not future.done():
+            future.set_result(line)
+
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _next_list(self) -> "asyncio.Future[Listed]":
-        future: asyncio.Future[Listed] = asyncio.get_running_loop().create_future()
-        self._lists.append(future)
-        return future
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait until a line of the supervisor makes the condition true; raises `TaskError`."""
@@ -321,7 +335,7 @@ class ModelManager:
         if self._is_draining:
             raise shutting_down()
         if not self.channel.is_open:
-            raise TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
+            raise _unreachable()
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -356,6 +370,10 @@ class ModelManager:
             return
         shown, sleeps = self._shown(model), self._sleeps(name)
         self.events.publish(change(model, shown, has_started=has_started, sleeps=sleeps))
+
+
+def _unreachable() -> TaskError:
+    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
 
 
 def _too_long(limit_s: float) -> TaskError:

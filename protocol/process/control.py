@@ -66,6 +66,8 @@ class Order:
 
     verb: Verb
     model: str = ""
+    id: str = ""
+    """Of an order that `Listed` answers; no other order of any gateway has it."""
     if_unused: bool = False
     """Unload it only if no other gateway has requests of it."""
 
@@ -124,12 +126,16 @@ class Listed:
     """The supervisor's list of all models; also the first line of a connection."""
 
     models: tuple[ModelInfo, ...] = ()
+    answers: str = ""
+    """The id of the order that it answers, if any; all gateways get it."""
     error: str = ""
-    """Why a reload failed; the models are then the earlier ones."""
+    """Why that order failed; the models are then the earlier ones."""
     is_greeting: bool = False
     """Whether this is the first line of a connection."""
     workers: tuple["WorkerReport", ...] = ()
     """The current workers, in a greeting, and those that could not load their model."""
+    downloads: tuple[str, ...] = ()
+    """The models that are being fetched, in a greeting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

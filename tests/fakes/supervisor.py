@@ -39,6 +39,10 @@ class FakeSupervisor:
         """Models that are gone only once this is set."""
         self.late: dict[str, asyncio.Event] = {}
         """Models that are reported as serving at once, and dial the gateway once this is set."""
+        self.held_deletions: dict[str, asyncio.Event] = {}
+        """Models whose files are gone only once this is set."""
+        self.downloads: tuple[str, ...] = ()
+        """Those that run when a gateway connects."""
         self.begins: Line = DownloadReport(model="")
         """What answers an order to download."""
         self.orders: list[str] = []
@@ -108,7 +112,9 @@ class FakeSupervisor:
         workers = tuple(
             WorkerReport(model=name, worker=f"{name}-1", phase=Phase.READY) for name in self.workers
         )
-        greeting = Listed(models=tuple(self.models), is_greeting=True, workers=workers)
+        greeting = Listed(
+            models=tuple(self.models), is_greeting=True, workers=workers, downloads=self.downloads
+        )
         writer.write(encode(greeting))
         while data := await reader.readline():
             order = decode(data)
@@ -124,12 +130,14 @@ class FakeSupervisor:
     async def _obey(self, order: Order, peer: asyncio.StreamWriter) -> None:
         match order.verb:
             case Verb.RELOAD:
-                self.send(Listed(models=tuple(self.models), error=self.error))
+                self._list(order)
             case Verb.DOWNLOAD:
                 self.send(self.begins)
             case Verb.DELETE:
+                if order.model in self.held_deletions:
+                    await self.held_deletions[order.model].wait()
                 self.models = [one for one in self.models if one.name != order.model]
-                self.send(Listed(models=tuple(self.models), error=self.error))
+                self._list(order)
             case Verb.LOAD:
                 await self._load(order.model)
             case Verb.UNLOAD if order.if_unused:
@@ -142,6 +150,9 @@ class FakeSupervisor:
                 self._recalls.take(order, peer)
         for model in self._recalls.settled(0.0):
             await self._unload(model)
+
+    def _list(self, order: Order) -> None:
+        self.send(Listed(models=tuple(self.models), answers=order.id, error=self.error))
 
     async def _load(self, model: str) -> None:
         self.tell(model, Phase.LOADING)

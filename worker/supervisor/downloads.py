@@ -48,6 +48,11 @@ class ModelDownloads:
         """Read the downloads' output with this selector, that of the supervisor's loop."""
         self._selector = selector
 
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The models that are being fetched."""
+        return tuple(self._running)
+
     def start(self, model: str) -> None:
         """Begin a download, unless it runs already; its reports follow."""
         if model in self._running:

@@ -104,11 +104,11 @@ class OnDemand:
     def _carry_out(self, order: Order, peer: ControlPeer, now: float) -> None:
         match order.verb:
             case Verb.RELOAD:
-                self._reread()
+                self._reread(order.id)
             case Verb.DOWNLOAD:
                 self._downloads.start(order.model)
             case Verb.DELETE:
-                self._delete(order.model)
+                self._delete(order)
             case Verb.UNLOAD if order.if_unused:
                 if self._of(order.model):  # else it has died, and the gateway will hear so
                     self._recalls.ask(order.model, peer, now)
@@ -192,7 +192,12 @@ class OnDemand:
     def greeting(self) -> Iterator[Line]:
         """Yield the first lines of a connection."""
         workers = (*self._failed.values(), *self._reported.values())
-        yield Listed(models=self._infos(), is_greeting=True, workers=workers)
+        yield Listed(
+            models=self._infos(),
+            is_greeting=True,
+            workers=workers,
+            downloads=self._downloads.running,
+        )
 
     def _infos(self) -> tuple[ModelInfo, ...]:
         return tuple(entry.info for entry in self._catalog.entries.values())
@@ -205,7 +210,7 @@ class OnDemand:
         """Look for models again, and tell the gateways."""
         self._reread()
 
-    def _reread(self) -> None:
+    def _reread(self, answers: str = "") -> None:
         error = ""
         try:
             self._catalog.read()
@@ -215,15 +220,20 @@ class OnDemand:
                 "models not reloaded",
                 extra={"cause": error, "action": "the list stays as it was"},
             )
-        self._control.report(Listed(models=self._infos(), error=error))
+        self._list(answers, error)
+
+    def _list(self, answers: str, error: str = "") -> None:
+        """Send the list of models to all gateways, as the answer to an order of one of them."""
+        self._control.report(Listed(models=self._infos(), answers=answers, error=error))
 
     def _download(self, model: str) -> launch.Launch:
         return launch.download(model, os.environ, self._catalog.base.hf_token)
 
-    def _delete(self, model: str) -> None:
+    def _delete(self, order: Order) -> None:
         """Delete the files of a model that does not run, and tell the gateways what is left."""
+        model = order.model
         if self._downloads.cancel(model):
-            self._control.report(Listed(models=self._infos()))
+            self._list(order.id)
             return
         try:
             if self._of(model):
@@ -236,9 +246,9 @@ class OnDemand:
                 "model not deleted",
                 extra={"model": model, "cause": error, "action": "its files stay"},
             )
-            self._control.report(Listed(models=self._infos(), error=error))
+            self._list(order.id, error)
             return
-        self._reread()
+        self._reread(order.id)
 
     def _refuse(self, model: str, why: str) -> WorkerReport:
         report = WorkerReport(

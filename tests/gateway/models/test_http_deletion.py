@@ -69,3 +69,30 @@ async def test_who_waits_for_a_model_does_not_bring_it_back_while_it_is_deleted(
         assert (await deleted).status_code == 200
         assert said(await waits) == "400 model 'u/m:F16' not found"
         assert supervisor.orders[-2:] == ["unload u/m:F16", "delete u/m:F16"]
+
+
+async def test_a_deletion_is_not_answered_by_the_failure_of_a_reload(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await cached_model(gateway, supervisor)
+        held = supervisor.held_deletions["u/m:F16"] = asyncio.Event()
+        deleted = asyncio.create_task(gateway.client.delete("/models?model=u/m:F16"))
+        await until(lambda: supervisor.orders[-1] == "delete u/m:F16")
+        supervisor.error = "models.ini is broken"
+        reloaded = await gateway.client.get("/models?reload=1")
+        assert said(reloaded) == "500 models not reloaded: models.ini is broken"
+        assert not deleted.done()
+        supervisor.error = ""
+        held.set()
+        assert (await deleted).json() == {"success": True}
+        assert await states(gateway) == {"a": "unloaded"}
+
+
+async def test_a_deletion_whose_supervisor_hangs_up_fails_when_it_is_back(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await cached_model(gateway, supervisor)
+        supervisor.held_deletions["u/m:F16"] = asyncio.Event()
+        deleted = asyncio.create_task(gateway.client.delete("/models?model=u/m:F16"))
+        await until(lambda: supervisor.orders[-1] == "delete u/m:F16")
+        supervisor.hang_up()
+        await supervisor.listen()
+        assert said(await deleted) == "503 The supervisor does not answer"

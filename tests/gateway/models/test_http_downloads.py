@@ -71,6 +71,29 @@ async def test_a_download_that_cannot_begin_says_why(tmp_path: Path) -> None:
         assert (await ask(gateway, supervisor, STARTED)).status_code == 200, "it is tried again"
 
 
+async def test_a_download_that_ended_while_the_supervisor_was_away_is_listed_no_more(
+    tmp_path: Path,
+) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        await ask(gateway, supervisor, STARTED)
+        async with gateway.client.stream("GET", "/models/sse") as stream:
+            events = events_of(stream)
+            supervisor.hang_up()
+            await supervisor.listen()
+            assert await anext(events) == {"model": NAME, "event": "download_failed"}
+        assert await states(gateway) == {"a": "unloaded"}
+
+
+async def test_a_gateway_hears_at_once_of_the_downloads_that_run(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, supervisor):
+        supervisor.downloads = (NAME,)
+        async with gateway.client.stream("GET", "/models/sse") as stream:
+            supervisor.hang_up()
+            await supervisor.listen()
+            assert await anext(events_of(stream)) == DOWNLOADING
+        assert await states(gateway) == {"a": "unloaded", NAME: "downloading"}
+
+
 async def test_a_download_is_given_up_by_unloading(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
         await ask(gateway, supervisor, STARTED)

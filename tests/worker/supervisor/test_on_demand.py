@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig
-from protocol.process.control import Listed, Order, Phase, Verb, WorkerReport
+from protocol.process.control import Line, Listed, Order, Phase, Verb, WorkerReport
 from worker.models.catalog import open_catalog
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState
@@ -20,15 +20,19 @@ PRESET = "[m]\nmodel = m.gguf\nload-on-startup = true\n"
 
 
 class Control:
-    """The end of a control channel to which no gateway has connected yet."""
+    """The end of a control channel that keeps what all gateways were told."""
 
     gateways = ("the other",)
+
+    def __init__(self) -> None:
+        self.reported: list[Line] = []
 
     def answer(self, peer: Any, line: Any) -> None:
         """Reach nobody."""
 
     def report(self, line: Any) -> None:
-        """Reach nobody."""
+        """Keep the line."""
+        self.reported.append(line)
 
 
 def greeted(on_demand: OnDemand) -> tuple[WorkerReport, ...]:
@@ -79,6 +83,25 @@ def test_a_gateway_hears_of_a_load_that_failed_before_it_was_there(
     on_demand.report_changes()
     (report,) = greeted(on_demand)
     assert (report.model, report.phase, report.exit_code) == ("m", Phase.GONE, 78)
+
+
+@pytest.mark.parametrize("verb", [Verb.RELOAD, Verb.DELETE])
+def test_a_list_names_the_order_that_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: Verb
+) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path))
+    (tmp_path / "models.ini").write_text("[m]\nmodel = m.gguf\n")
+    config = PoolConfig(gateway=GatewayConfig(models_preset=str(tmp_path / "models.ini")))
+    control: Any = Control()
+    on_demand = OnDemand(open_catalog(config, {}), control, tmp_path, models_max=0)
+    unused: Any = None
+    children = Children((), tmp_path, unused, unused, unused)
+    with children.selector:
+        on_demand.open(children, 0.0)
+        on_demand.carry_out(Order(verb=verb, model="x", id="7"), unused, unused, 0.0)
+        on_demand.reread(0.0)
+    on_demand.close()
+    assert [line.answers for line in control.reported] == ["7", ""]
 
 
 def test_a_recall_ends_with_the_model_that_it_was_about(
