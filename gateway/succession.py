@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from gateway.http.http_server import HttpServer
 from gateway.pool.pool import Pool
+from protocol.errors import ConfigError
 from protocol.process.control import AWAITED_VARIABLE, SUCCESSOR_VARIABLE
 from protocol.process.notify import Notifier
 
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 75
 """Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _COUNT_S = 0.02
+_AGAIN_S = 5.0
+"""Seconds until the next attempt to take the endpoints back."""
 _AWAIT_S = 3.0
 """Time for workers to notice that the gateway is back; they dial at least once a second."""
 
@@ -103,11 +106,14 @@ async def _count_workers(pool: Pool, notifier: Notifier) -> None:
 async def follow_signals(pool: Pool, signals: Signals, notifier: Notifier) -> bool:
     """Carry orders out until this process is to end; return whether another one has taken over."""
     is_aside = False
+    going_on: asyncio.Task[None] | None = None
     while True:
         order = asyncio.create_task(signals.orders.get())
         ends = asyncio.create_task(signals.drain.wait())
         await asyncio.wait([order, ends], return_when=asyncio.FIRST_COMPLETED)
         ends.cancel()
+        if going_on is not None:
+            going_on.cancel()
         if not order.done():
             order.cancel()
             return is_aside
@@ -118,9 +124,27 @@ async def follow_signals(pool: Pool, signals: Signals, notifier: Notifier) -> bo
             notifier.send(X_ASIDE=n_workers)
             logger.info("workers sent to the new gateway", extra={"n_workers": n_workers})
         elif order.result() is signal.SIGUSR2:
-            pool.transport.connections.take_endpoints_back()
+            going_on = asyncio.create_task(_go_on(pool))
             is_aside = False
             logger.info("new gateway has failed", extra={"action": "this gateway goes on"})
+
+
+async def _go_on(pool: Pool) -> None:
+    """Take the endpoints back, at the next attempt if something is in the way."""
+    while True:
+        try:
+            pool.transport.connections.take_endpoints_back()
+            return
+        except ConfigError as error:
+            logger.error(
+                "endpoint not taken back",
+                extra={
+                    "cause": error,
+                    "retry_s": _AGAIN_S,
+                    "action": "the workers that are connected serve",
+                },
+            )
+        await asyncio.sleep(_AGAIN_S)
 
 
 async def hand_over(server: HttpServer, signals: Signals, *, limit_s: float) -> bool:

@@ -84,8 +84,8 @@ class WorkerConnections:
     def take_endpoints_back(self) -> None:
         """Let workers dial this process again; raises `ConfigError`."""
         self._is_aside = False
-        self._socket.take_back()
         self._post_all(Stay())
+        self._socket.take_back()
 
     def _post_all(self, message: FrameItem) -> None:
         """Send a message to every worker with this turn of the loop."""
