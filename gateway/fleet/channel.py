@@ -22,10 +22,18 @@ class Channel:
     """One connection, which a background task opens again whenever it breaks."""
 
     def __init__(
-        self, path: str, on_line: Callable[[Line], None], first: Line | None = None
+        self,
+        path: str,
+        on_line: Callable[[Line], None],
+        on_lost: Callable[[], None],
+        first: Line | None = None,
     ) -> None:
-        """Take what to call for each line, and what to say first on each connection."""
+        """Take what to call for each line and at the end of each connection.
+
+        `first` is said at the beginning of each.
+        """
         self._first = first
+        self._on_lost = on_lost
         self._path = path
         self._on_line = on_line
         self._writer: asyncio.StreamWriter | None = None
@@ -95,6 +103,7 @@ class Channel:
             if writer is not None:
                 with contextlib.suppress(OSError):
                     writer.close()
+            self._on_lost()
 
     def _read(self, data: bytes) -> None:
         try:

@@ -6,6 +6,7 @@ one worker each.
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Awaitable, Callable
 
 from gateway.fleet.channel import Channel
@@ -19,6 +20,8 @@ from protocol.process.control import (
     Reply,
     Subscribe,
 )
+
+logger = logging.getLogger(__name__)
 
 _ASKED_AT_ONCE = 16
 """Questions of the supervisor that are answered at the same time."""
@@ -42,7 +45,9 @@ class SupervisorLink:
         """The latest report of the supervisor on its processes; empty without a supervisor."""
         self.serving_models: frozenset[str] = frozenset()
         """Models of which a worker serves, by that report."""
-        self._channel = Channel(path, self._on_line, first=Subscribe()) if path else None
+        self._channel: Channel | None = None
+        if path:
+            self._channel = Channel(path, self._on_line, self._fail_orders, first=Subscribe())
         self._ask = ask
         self._retired = retired
         self._timeout_s = timeout_s
@@ -67,9 +72,7 @@ class SupervisorLink:
         """Hang up; orders that wait for an answer fail."""
         if self._channel is not None:
             self._channel.close()
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(_unreachable())
+        self._fail_orders()
         for task in self._asking:
             task.cancel()
 
@@ -100,6 +103,12 @@ class SupervisorLink:
             raise TaskError(ErrorCode.NOT_FOUND, reply.error, param="worker")
         if reply.error:
             raise InvalidRequest(reply.error)
+
+    def _fail_orders(self) -> None:
+        """Fail the orders that wait: their answers went down with the connection."""
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(_unreachable())
 
     def _on_line(self, line: Line) -> None:
         match line:
@@ -139,6 +148,12 @@ class SupervisorLink:
             error = failure.message
         except TimeoutError:
             error = "it does not answer in time"
+        except Exception as fault:
+            logger.exception(
+                "golden prompt failed",
+                extra={"worker": ask.worker, "action": "the rolling change hears of it"},
+            )
+            error = f"{type(fault).__name__}: {fault}"
         if self._channel is not None:
             self._channel.send(Answered(id=ask.id, text=text, error=error))
 

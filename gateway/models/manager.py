@@ -62,7 +62,7 @@ class ModelManager:
 
     def __init__(self, path: str, pool: Pool, *, models_max: int, timeout_s: float) -> None:
         self.states = ModelStates(models_max=models_max)
-        self.channel = Channel(path, self._on_line)
+        self.channel = Channel(path, self._on_line, self._fail_orders)
         self._timeout_s = timeout_s
         self._pool = pool
         self._created = int(time.time())
@@ -307,12 +307,16 @@ class ModelManager:
         if line.is_greeting:
             self._greeted.set()
             self.downloads.take_greeting(line.downloads, self.states.models)
-            for lost in self._answers.values():  # the answer went down with the connection
-                if not lost.done():
-                    lost.set_exception(_unreachable())
         future = self._answers.get(line.answers)
         if future is not None and not future.done():
             future.set_result(line)
+
+    def _fail_orders(self) -> None:
+        """Fail the orders that wait for a list: it went down with the connection."""
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(_unreachable())
+        self._wake()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []

@@ -22,7 +22,7 @@ async def test_a_supervisor_that_is_away_is_asked_less_and_less_often(
             await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    connection = Channel(str(tmp_path / "none.sock"), lambda _line: None)
+    connection = Channel(str(tmp_path / "none.sock"), lambda _line: None, lambda: None)
     with caplog.at_level(logging.ERROR):
         connection.open()
         await over.wait()
