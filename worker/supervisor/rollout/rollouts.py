@@ -54,6 +54,8 @@ class Rollouts:
         self._n_started = 0
         self._now = 0.0
         self._rereads = False
+        self._is_aborted = False
+        """Whether the change that is being planned shall not begin."""
 
     def open(self, children: Children, now: float) -> None:
         """Take over the workers that run."""
@@ -135,10 +137,20 @@ class Rollouts:
         self.begin(_REREAD, _log_refusal, now)
 
     def abort(self) -> str:
-        """Roll the change back; return why that is not possible, or an empty text."""
-        if self._rollout is None:
+        """Roll the change back; return why that is not possible, or an empty text.
+
+        One that is still being planned does not begin.
+        """
+        if self._rollout is not None:
+            self._rollout.abort()
+        elif self._planner.is_busy and not self._is_aborted:
+            self._is_aborted = True
+            self._n_started += 1
+            self._last = RolloutReport(
+                state=RolloutState.FAILED, number=self._n_started, why="aborted"
+            )
+        else:
             return "no rolling change is under way"
-        self._rollout.abort()
         return ""
 
     def order_worker(self, order: WorkerOrder, now: float) -> tuple[str, bool]:
@@ -173,6 +185,10 @@ class Rollouts:
         answer: Answer,
         result: "tuple[ConfigSource, ReadPool] | ConfigError",
     ) -> None:
+        was_aborted, self._is_aborted = self._is_aborted, False
+        if was_aborted:
+            self._refuse(answer, "the rolling change was aborted")
+            return
         if isinstance(result, ConfigError):
             self._refuse(answer, str(result))
             return

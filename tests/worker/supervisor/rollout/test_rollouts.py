@@ -10,7 +10,7 @@ import pytest
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
-from protocol.process.control import WorkerOrder, WorkerVerb
+from protocol.process.control import RolloutOrder, RolloutState, WorkerOrder, WorkerVerb
 from worker.host.placement import Host
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
@@ -22,16 +22,19 @@ from worker.supervisor.rollout.rollouts import Rollouts
 
 
 class Readings:
-    """Reads a configuration that is broken; the first time it takes until `may_end` is set."""
+    """Reads a configuration, broken if there is none; it takes until `may_end` is set."""
 
     def __init__(self) -> None:
+        self.result: ReadPool | None = None
         self.may_end = threading.Event()
         self.n_begun = 0
 
     def __call__(self, source: ConfigSource) -> ReadPool:
         self.n_begun += 1
         self.may_end.wait(10.0)
-        raise ConfigError("it is broken")
+        if self.result is None:
+            raise ConfigError("it is broken")
+        return self.result
 
 
 class Rig:
@@ -72,6 +75,33 @@ def test_what_is_asked_while_a_broken_configuration_is_read_is_read_after_it(rig
     rig.readings.may_end.set()
     rig.turn_until_read()
     assert rig.readings.n_begun == 2
+
+
+def test_a_change_that_is_still_planned_can_be_aborted(rig: Rig) -> None:
+    answers: list[str] = []
+    config = WorkerConfig(name="v", alias="m", backend="fake")
+    rig.readings.result = ReadPool(pool=PoolConfig(worker=(config,)), tables=(config,))
+    rig.rollouts.begin(RolloutOrder(id=1), answers.append, 0.0)
+    assert rig.rollouts.abort() == ""
+    report = rig.rollouts.report(0.0)
+    assert (report.state, report.number, report.why) == (RolloutState.FAILED, 1, "aborted")
+    assert rig.rollouts.abort() == "no rolling change is under way"
+    rig.readings.may_end.set()
+    rig.turn_until_read()
+    assert answers == ["the rolling change was aborted"]
+    assert not rig.rollouts.is_busy
+    assert rig.rollouts.report(0.0) == report
+
+
+def test_an_abort_does_not_reach_the_next_change(rig: Rig) -> None:
+    answers: list[str] = []
+    rig.rollouts.begin(RolloutOrder(id=1), answers.append, 0.0)
+    rig.rollouts.abort()
+    rig.readings.may_end.set()
+    rig.turn_until_read()
+    rig.rollouts.begin(RolloutOrder(id=2), answers.append, 0.0)
+    rig.turn_until_read()
+    assert answers[1] == "it is broken"
 
 
 def test_a_worker_that_was_given_up_can_be_drained_and_undrained(rig: Rig) -> None:
