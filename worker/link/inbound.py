@@ -278,5 +278,5 @@ class Inbound:
 
     def _clear(self, session: GatewaySession) -> None:
         """Drop the tasks of a gateway, and give its credits to the others."""
-        self._tasks.clear(session.number)
-        self._sessions.leave(session)
+        orders = self._sessions.settings.orders
+        self._sessions.leave(session, self._tasks.clear(session.number, orders))

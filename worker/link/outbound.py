@@ -2,7 +2,7 @@
 
 import queue
 import socket
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, Collection, KeysView, Sequence
 from dataclasses import replace
 
 from protocol.wire.messages import Delta, Done, Envelope, FrameItem, TaskKey, Terminal
@@ -84,10 +84,11 @@ class RunningTasks:
         """Send nothing more of a task."""
         self._parsers.pop(key, None)
 
-    def clear(self, connection: int) -> None:
-        """Forget the tasks of a connection: their gateway is gone."""
+    def clear(self, connection: int, kept: Collection[TaskKey]) -> None:
+        """Forget the tasks of a connection but those that are kept: their gateway is gone."""
         for key in [key for key in self._parsers if key.connection == connection]:
-            del self._parsers[key]
+            if key not in kept:
+                del self._parsers[key]
 
     def outgoing(self, items: Sequence[FrameItem]) -> tuple[list[FrameItem], bool]:
         """Return the messages to send in place of these, and whether a task has ended.

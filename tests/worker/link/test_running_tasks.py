@@ -104,7 +104,7 @@ def test_only_the_end_of_a_running_task_is_an_end() -> None:
 
 def test_parsers_are_forgotten_with_their_gateway() -> None:
     found = answers(1, 2)
-    found.clear(0)
+    found.clear(0, ())
     assert said(found, [delta(HERMES)]) == []
 
 

@@ -178,9 +178,9 @@ class Sessions:
         self.send((), first)
         self.send_credits()
 
-    def leave(self, session: GatewaySession) -> None:
-        """Let the others have the credits of a gateway that is gone."""
-        self.settings.drop(session.number)
+    def leave(self, session: GatewaySession, orders: Collection[TaskKey]) -> None:
+        """Let the others have the credits of a gateway that is gone; `orders` of it go on."""
+        self.settings.drop(session.number, orders)
         was_shared = self.grants.is_shared
         self.grants.close(session.number)
         if was_shared:
@@ -220,6 +220,7 @@ class Sessions:
         ends = [
             item for item in items if type(item) is Envelope and isinstance(item.payload, Terminal)
         ]
+        items = self.settings.asked_for(items)
         numbers = {ended.task.connection for ended in ends if self.grants.end(ended.task)}
         if self.grants.is_shared:
             failed = self.send(items, self._credit_messages(numbers if with_heartbeat else ()))

@@ -5,11 +5,12 @@ So a gateway that starts learns them, and if two gateways set them at once, the 
 applies everywhere. An order with an older version applies the newest known one again.
 """
 
+from collections.abc import Collection, Sequence
 from typing import TypeVar
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import SystemPrompt
-from protocol.wire.messages import Envelope, Failed, TaskKey, TaskMessage, Terminal
+from protocol.wire.messages import Envelope, Failed, FrameItem, TaskKey, TaskMessage, Terminal
 from protocol.wire.sharing import CONFIGURED, MAX_VERSIONS, SettingsReport, is_newer
 from protocol.wire.side_tasks import SetLora, SetSystemPrompt
 from protocol.wire.values import MAX_SCALE
@@ -49,6 +50,13 @@ class WorkerSettings:
         self._system = SetSystemPrompt(prompt="")
         self._due: dict[TaskKey, SetLora | SetSystemPrompt] = {}
         """Orders that were not carried out yet, in their order."""
+        self._unasked: set[TaskKey] = set()
+        """Those whose gateway is gone."""
+
+    @property
+    def orders(self) -> Collection[TaskKey]:
+        """Those that were not carried out yet."""
+        return self._due.keys()
 
     @property
     def known(self) -> SettingsReport | None:
@@ -83,6 +91,7 @@ class WorkerSettings:
     def end(self, key: TaskKey, end: Terminal) -> bool:
         """Note that an order was carried out; return whether that has changed anything."""
         order = self._due.pop(key, None)
+        self._unasked.discard(key)
         if order is None or isinstance(end, Failed):
             return False
         if isinstance(order, SetLora):
@@ -93,10 +102,21 @@ class WorkerSettings:
             self._system = order
         return has_changed
 
-    def drop(self, connection: int) -> None:
-        """Forget the orders of a gateway that is gone."""
+    def drop(self, connection: int, kept: Collection[TaskKey]) -> None:
+        """Forget the orders of a gateway that is gone, but those that go on all the same."""
         for key in [key for key in self._due if key.connection == connection]:
-            del self._due[key]
+            if key not in kept:
+                del self._due[key]
+        self._unasked.update(kept)
+
+    def asked_for(self, items: Sequence[FrameItem]) -> Sequence[FrameItem]:
+        """Return messages without the ends of orders whose gateway is gone.
+
+        A gateway that has connected again may not get them: it does not know of the orders.
+        """
+        if not self._unasked:
+            return items
+        return [i for i in items if not isinstance(i, Envelope) or i.task not in self._unasked]
 
     def _newest(self, order: T, held: T) -> T:
         newest = held if is_newer(held.version, order.version) else order

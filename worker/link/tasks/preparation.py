@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -146,10 +146,12 @@ class Preparation:
             self._remove(job)
             self._hand_out()
 
-    def drop(self, connection: int) -> None:
-        """Drop the jobs of a gateway that have not started."""
-        if self._waiting.pop(connection, None):
+    def drop(self, connection: int) -> Collection[PreparationJob]:
+        """Drop the jobs of a gateway that have not started, and return them."""
+        dropped = self._waiting.pop(connection, ())
+        if dropped:
             self._hand_out()
+        return dropped
 
     @property
     def has_results(self) -> bool:

@@ -6,7 +6,7 @@ logged with the task's id and counted.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.process.request_ids import RequestIds
@@ -168,29 +168,37 @@ class Tasks:
         if self._engine is not None and key in self.running:
             self._engine.submit(ProceedWith(key))
 
-    def clear(self, connection: int) -> None:
+    def clear(self, connection: int, orders: Collection[TaskKey]) -> Collection[TaskKey]:
         """Forget what came over a connection: the gateway that wanted it is gone.
 
         A line for each task is all that is left of its request: the gateway may have been killed.
+        Returns those of the orders that have begun, and go on.
         """
+        dropped = self._preparation.drop(connection)
+        kept = [key for key in orders if key.connection == connection and self._began(key, dropped)]
         for keys in (self._pending, self._preparing, self.running.keys):
             for key in keys:
-                if key.connection == connection:
+                if key.connection == connection and key not in kept:
                     logger.info("task dropped", extra={"task": key.id, "attempt": key.attempt})
         self._fresh = [
             envelope for envelope in self._fresh if envelope.task.connection != connection
         ]
-        self._preparation.drop(connection)
         for tasks in (self._pending, self._preparing):
-            for key in [key for key in tasks if key.connection == connection]:
+            for key in [key for key in tasks if key.connection == connection and key not in kept]:
                 del tasks[key]
-        self.running.clear(connection)
+        self.running.clear(connection, kept)
         if self._embeddings is not None:
             self._embeddings.drop_all(connection)
         if self._side is not None:
             self._side.drop(connection)
         if self._engine is not None:
             self._engine.submit(AbortAll(connection))
+        return kept
+
+    def _began(self, key: TaskKey, dropped: Collection[PreparationJob]) -> bool:
+        """Whether a task was given to the engine or to a thread."""
+        job = self._preparing.get(key)
+        return key in self.running or (job is not None and job not in dropped)
 
     def _begin(self, envelope: Envelope) -> list[FrameItem]:
         """Begin a task; return its end if that has come already."""

@@ -14,18 +14,31 @@ from protocol.config.config import WorkerConfig
 from protocol.wire import messages as m
 from protocol.wire.facts import SystemPrompt
 from protocol.wire.sharing import Demand, Recall, Returned, SettingsReport, Stay, Successor
-from protocol.wire.side_tasks import SetSystemPrompt, SystemPromptSet
+from protocol.wire.side_tasks import SetLora, SetSystemPrompt, SystemPromptSet
 from tests.envelopes import of_task
 from tests.worker.link.pair import generate
 from tests.worker.router import Gateway
 from worker.engine.engine import Engine
 from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
-from worker.engine.task import Stop
+from worker.engine.task import EngineJob, Stop
 from worker.link.gateways.connection import GatewayConnection
 from worker.link.link import Link
 from worker.link.outbound import OutboundQueue
+from worker.link.tasks.side_tasks import SideTasks
 from worker.prompt.prompt import PromptReader
+
+
+class HeldReader(PromptReader):
+    """Sets a system prompt only once it may."""
+
+    may_set = threading.Event()
+    may_set.set()
+
+    def set_system_prompt(self, message: SetSystemPrompt) -> SystemPromptSet:
+        """Wait, and set it."""
+        self.may_set.wait(10.0)
+        return super().set_system_prompt(message)
 
 
 class Trio:
@@ -51,8 +64,9 @@ class Trio:
         ]
         self.link = Link(connections, self.outbound_queue, hello)
         self.link.open()
-        reader = PromptReader(self.backend, cuts_long=False)
-        self.link.attach(self.engine, reader, self.backend.card)
+        self.reader = HeldReader(self.backend, cuts_long=False)
+        side = SideTasks(self.engine, self.backend, "")
+        self.link.attach(self.engine, self.reader, self.backend.card, side)
 
     def until(self, holds: Callable[[], object]) -> None:
         """Let all sides work until something is so; gateways return what they are asked for."""
@@ -214,6 +228,46 @@ def test_settings_are_told_to_every_gateway_and_the_newest_holds(trio: Trio) -> 
         (told,) = gateway.of(SettingsReport)
         assert told.system == SystemPrompt(prompt="newer", assistant_name="N")
         assert told.system_version == (2, "b")
+
+
+@pytest.mark.parametrize(
+    "order", [SetSystemPrompt(prompt="new", version=(1, "a")), SetLora(scales=(), version=(1, "a"))]
+)
+def test_what_a_gateway_has_set_before_it_died_is_told_to_the_others(
+    trio: Trio, order: SetSystemPrompt | SetLora
+) -> None:
+    trio.until_shared()
+    may_end = trio.reader.may_set = threading.Event()
+
+    def hold() -> None:
+        may_end.wait(10.0)
+
+    trio.engine.submit(EngineJob(m.TaskKey(99), hold))
+    trio.a.send(m.Envelope(m.TaskKey(1), order))
+    trio.until(lambda: any(trio.link.tasks.counts(0)[1:]))
+    trio.a.close()
+    trio.gateways.remove(trio.a)
+    trio.until(lambda: len(trio.link._sessions.grants._shares) == 1)
+    may_end.set()
+    trio.until(lambda: trio.b.of(SettingsReport))
+    (told,) = trio.b.of(SettingsReport)
+    assert (1, "a") in (told.system_version, told.scales_version)
+    trio.until(lambda: trio.link.tasks.is_idle)
+
+
+def test_what_a_gateway_has_set_does_not_answer_the_one_after_it(trio: Trio) -> None:
+    trio.until_shared()
+    may_end = trio.reader.may_set = threading.Event()
+    trio.a.send(m.Envelope(m.TaskKey(1), SetSystemPrompt(prompt="new", version=(1, "a"))))
+    trio.until(lambda: trio.link.tasks.n_preparing)
+    trio.a.close()
+    trio.a.open()
+    trio.a.heard.clear()
+    trio.until(lambda: trio.a.of(m.Ready))
+    may_end.set()
+    trio.until(lambda: trio.a.of(SettingsReport))
+    trio.until(lambda: trio.link.tasks.is_idle)
+    assert not of_task(trio.a.heard, 1)
 
 
 def test_a_successor_is_dialled_beside_and_the_old_one_not_again(trio: Trio) -> None:
