@@ -89,11 +89,19 @@ async def answered(stream: TaskStream, receive: Receive, kind: type[T]) -> T:
     return result
 
 
-async def all_answered(streams: Sequence[TaskStream], receive: Receive, kind: type[T]) -> list[T]:
-    """Wait for the terminal messages of several tasks; the first failure gives all of them up."""
+async def all_answered(
+    streams: Sequence[TaskStream],
+    receive: Receive,
+    kind: type[T],
+    *watchers: Coroutine[Any, Any, None],
+) -> list[T]:
+    """Wait for the terminal messages of several tasks; the first failure gives all of them up.
+
+    So does an error of a watcher.
+    """
     try:
         work = together(stream.result() for stream in streams)
-        results = await guarded(work, disconnected(receive))
+        results = await guarded(work, disconnected(receive), *watchers)
     finally:
         for stream in streams:
             stream.close()

@@ -2,13 +2,13 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
-from typing import Never
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Never
 
 from gateway.http.event_stream import EventStream
 from gateway.http.origin.urgency import TIMEOUT_HEADER, TTFT_HEADER
 from gateway.pool.dispatch.queue_limits import QueuePlace
-from gateway.pool.routing.origin import Urgency
+from gateway.pool.routing.origin import Origin, Urgency
 from gateway.pool.tasks.stream import TaskStream
 from gateway.pool.tasks.task import TaskState
 from protocol.errors import ErrorCode, TaskError
@@ -30,6 +30,15 @@ async def keep_loading_in_time(urgency: Urgency, spent_s: float) -> Never:
         message = f"The model was not loaded within {urgency.start_s:g} s, the limit of {header}"
         raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": _LOAD_AGAIN_S})
     await _forever()
+
+
+def in_time(
+    streams: Sequence[TaskStream], origin: Origin, refuse: Refuse
+) -> list[Coroutine[Any, Any, None]]:
+    """Return what ends a request when its time is over, if it has such a time."""
+    if math.isinf(origin.urgency.start_s):
+        return []
+    return [keep_in_time(streams, origin.urgency, origin.spent_s, refuse)]
 
 
 async def keep_in_time(

@@ -1,6 +1,5 @@
 """The generating endpoints: the only place where stream and non-stream part."""
 
-import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +19,7 @@ from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.http.origin.auth import require_admin
 from gateway.http.origin.request_origin import read_origin
 from gateway.http.route_headers import RouteNotice, route_headers
-from gateway.http.waiting import keep_in_time, send_places
+from gateway.http.waiting import in_time, send_places
 from gateway.pool.routing.origin import Origin
 from gateway.pool.tasks.deltas import size_of
 from gateway.pool.tasks.stream import TaskStream
@@ -142,11 +141,8 @@ class GenerationEndpoint:
     def _watchers(
         self, streams: Sequence[TaskStream], card: ModelCard, origin: Origin
     ) -> list[Coroutine[Any, Any, None]]:
-        """Return what ends a request when its time is over, if it has such a time."""
-        if math.isinf(origin.urgency.start_s):
-            return []
         refuse = partial(self._service.pool.dispatcher.limits.overloaded, card.name)
-        return [keep_in_time(streams, origin.urgency, origin.spent_s, refuse)]
+        return in_time(streams, origin, refuse)
 
     async def _whole(
         self, plan: RequestPlan, card: ModelCard, streams: Sequence[TaskStream], exchange: Exchange

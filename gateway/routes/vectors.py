@@ -1,10 +1,10 @@
 """POST …/embeddings and …/rerank: answered by a worker, without a slot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,10 +17,13 @@ from gateway.http.bodies.body import in_thread
 from gateway.http.disconnect import all_answered, disconnected, guarded
 from gateway.http.errors import json_response
 from gateway.http.origin.request_origin import plain_origin
+from gateway.http.origin.urgency import read_urgency
+from gateway.http.waiting import in_time
 from gateway.pool.tasks.stream import TaskStream
-from gateway.routes.service import Service
-from protocol.wire.facts import ModelCard
-from protocol.wire.side_tasks import Embedded, Reranked
+from gateway.routes.service import ReadRequest, Service
+from protocol.wire.side_tasks import Embed, Embedded, Rerank, Reranked
+
+T = TypeVar("T", Embedded, Reranked)
 
 _LARGE = 256 * 1024
 """Bytes of vectors above which the answer is written in a thread: other streams would wait."""
@@ -54,9 +57,7 @@ class VectorEndpoints:
         plan = await asked.in_thread(read, asked.body, asked.card)
         if any(plan.links):
             plan = await guarded(self._filled(plan), disconnected(request.receive))
-        with ExitStack() as opened:
-            streams = self._submit(plan, asked.card, request, opened)
-            result = joined(await all_answered(streams, request.receive, Embedded))
+        result = joined(await self._answers(plan.tasks, asked, Embedded))
         is_long = sum(map(len, result.vectors)) >= _LARGE
         return await in_thread(is_long, lambda: json_response(write(plan, result)))
 
@@ -70,25 +71,27 @@ class VectorEndpoints:
         tasks = zip(plan.tasks, loaded, strict=True)
         return replace(plan, tasks=tuple(replace(task, media=media) for task, media in tasks))
 
-    def _submit(
-        self, plan: EmbeddingPlan, card: ModelCard, request: Request, opened: ExitStack
-    ) -> list[TaskStream]:
-        """Submit the tasks of a plan; if one is refused, those before it are closed."""
-        origin, streams = plain_origin(request.scope), list[TaskStream]()
-        pool = self._service.pool
-        together = pool.together(plan.tasks, card.name, origin)
-        for task in plan.tasks:
-            stream = pool.submit(task, model=card.name, origin=origin, together=together)
-            opened.callback(stream.close)
-            streams.append(stream)
-        return streams
+    async def _answers(
+        self, tasks: Sequence[Embed | Rerank], asked: ReadRequest, kind: type[T]
+    ) -> list[T]:
+        """Submit tasks and wait for their answers; if one is refused, the others are closed."""
+        pool, name = self._service.pool, asked.card.name
+        origin = plain_origin(asked.scope, read_urgency(asked.scope, asked.body))
+        together = pool.together(tasks, name, origin)
+        with ExitStack() as opened:
+            streams = list[TaskStream]()
+            for task in tasks:
+                stream = pool.submit(task, model=name, origin=origin, together=together)
+                opened.callback(stream.close)
+                streams.append(stream)
+            watchers = in_time(streams, origin, partial(pool.dispatcher.limits.overloaded, name))
+            return await all_answered(streams, asked.receive, kind, *watchers)
 
     async def rerank(self, request: Request) -> Response:
         """Answer with documents, the best for a query first."""
-        scope, receive = request.scope, request.receive
-        asked = await self._service.read(scope, receive, "Rerank")
+        asked = await self._service.read(request.scope, request.receive, "Rerank")
         plan = await asked.in_thread(plan_rerank, asked.body, asked.card)
-        result = await self._service.run(plan.task, asked.card, scope, receive, Reranked)
+        (result,) = await self._answers([plan.task], asked, Reranked)
         return await asked.in_thread(lambda: json_response(rerank_answer(plan, result)))
 
 

@@ -60,13 +60,14 @@ class Body:
     """It comes as multipart/form-data, not as JSON."""
 
 
+PRIORITY = Number(low=-INT32_MAX - 1, high=INT32_MAX)
 ORIGIN: Table = {
     "cache_salt": SESSION,
     "prompt_cache_key": SESSION,
     "session_id": SESSION,
     "user": SESSION,
     "metadata": METADATA,
-    "priority": Number(low=-INT32_MAX - 1, high=INT32_MAX),
+    "priority": PRIORITY,
 }
 """Fields that tell where a request comes from and how urgent it is (`gateway/pool/routing/`)."""
 SHARED: Table = {

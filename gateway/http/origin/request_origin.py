@@ -15,7 +15,7 @@ from gateway.api.fields.options import read_text
 from gateway.http.origin.urgency import read_urgency
 from gateway.keys.api_key import limits_of
 from gateway.pool.requests.record import REQUEST
-from gateway.pool.routing.origin import Origin
+from gateway.pool.routing.origin import NO_HURRY, Origin, Urgency
 from gateway.pool.tasks.trace import TRACE
 from protocol.errors import InvalidRequest
 
@@ -41,12 +41,13 @@ def read_origin(scope: Scope, body: Mapping[str, Any]) -> Origin:
     )
 
 
-def plain_origin(scope: Scope) -> Origin:
-    """Return the origin of a request whose prompts are not cached: whose it is, and no more."""
+def plain_origin(scope: Scope, urgency: Urgency = NO_HURRY) -> Origin:
+    """Return the origin of a request whose prompts are not cached: whose it is, and how urgent."""
     return Origin(
         tenant=scope["tenant"],
         key=scope.get("key", ""),
         limits=limits_of(scope),
+        urgency=urgency,
         record=scope.get(REQUEST),
     )
 

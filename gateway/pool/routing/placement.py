@@ -66,7 +66,9 @@ class TaskPlacement:
     def ready_s(self, task: Task, now: float) -> float | None:
         """Predict the time to the first token of a task that could go at once; None if not."""
         choice = self._choice_now(task, now)
-        return choice.predicted_s if choice is not None and choice.worker.n_free else None
+        if choice is None or (task.spec.takes_credit and not choice.worker.n_free):
+            return None
+        return choice.predicted_s
 
     def _choice_now(self, task: Task, now: float) -> RouteChoice | None:
         """Choose a worker for a new task as if it were next in the queue; None if it must wait."""

@@ -1,6 +1,8 @@
 """Requests that wait: deadlines, predictions, priorities, and the place in the queue."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import httpx
 import pytest
 
 from gateway.http import waiting
+from protocol.wire.side_tasks import Embed
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running, until
@@ -199,3 +202,83 @@ async def test_priorities_decide_between_the_requests_of_one_client(tmp_path: Pa
         stepping.cancel()
         prompts = [one.prompt for one in worker.received if hasattr(one, "prompt")]
         assert prompts[1:] == ["soon", "later", "last"]
+
+
+@contextlib.asynccontextmanager
+async def embedding_no_more(
+    folder: Path, pooling: str
+) -> AsyncIterator[tuple[Running, FakeWorker, Callable[[int], None]]]:
+    """A worker that answers no embeddings; the function gives it that many of them."""
+    async with running(folder) as gateway:
+        worker = await gateway.add_worker(FakeOptions(pooling=pooling))
+        worker.go_silent()
+        held = list[asyncio.Future[httpx.Response]]()
+
+        def hold(n: int) -> None:
+            one = {"input": "x"} if pooling == "mean" else {"query": "q", "documents": ["x"]}
+            held.extend(
+                asyncio.ensure_future(gateway.post(VECTORS[pooling], one)) for _ in range(n)
+            )
+
+        yield gateway, worker, hold
+        for one in held:
+            one.cancel()
+
+
+VECTORS = {"mean": "/v1/embeddings", "rank": "/v1/rerank"}
+TEXTS = {"input": "a", "query": "a", "documents": ["b"]}
+
+
+@pytest.mark.parametrize("pooling", VECTORS)
+async def test_embeddings_and_ranks_keep_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pooling: str
+) -> None:
+    monkeypatch.setattr("gateway.http.origin.refusal_pause.PAUSE_S", 0.01)
+    async with embedding_no_more(tmp_path, pooling) as (gateway, worker, hold):
+        headers = {"x-request-timeout": "0.1"}
+        late = await gateway.post(VECTORS[pooling], TEXTS, headers=headers)
+        assert late.status_code == 504, late.text
+        assert late.json()["error"]["type"] == "timeout_error"
+        hold(16)
+        await until(lambda: gateway.pool.dispatcher.n_tasks == 16)
+        for headers in ({"x-slo-ttft-ms": "50"}, {"x-request-timeout": "0.05"}):
+            refused = await gateway.post(VECTORS[pooling], TEXTS, headers=headers)
+            assert refused.status_code == 429, refused.text
+            assert next(iter(headers)) in refused.json()["error"]["message"]
+        assert not worker.engine.waiting
+
+
+@pytest.mark.parametrize("pooling", VECTORS)
+async def test_embeddings_and_ranks_have_priorities(tmp_path: Path, pooling: str) -> None:
+    async with embedding_no_more(tmp_path, pooling) as (gateway, _, hold):
+        hold(16)
+        await until(lambda: gateway.pool.dispatcher.n_tasks == 16)
+        asked = [
+            asyncio.ensure_future(gateway.post(VECTORS[pooling], {**TEXTS, "priority": number}))
+            for number in (5, -1)
+        ]
+        await until(lambda: gateway.pool.status.queue_depths() == {"fake": 2})
+        places = gateway.pool.dispatcher.book.waiting()
+        assert sorted(task.spec.priority for task in places) == [-1, 5]
+        for one in asked:
+            one.cancel()
+        refused = await gateway.post(VECTORS[pooling], {**TEXTS, "priority": "high"})
+        assert refused.status_code == 400
+
+
+async def test_embeddings_need_no_slot_to_be_in_time(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        options = FakeOptions(free_running=False, n_slots=1, n_prefetch=0, pooling="mean")
+        worker = await gateway.add_worker(options)
+        first = asyncio.ensure_future(ask(gateway))
+        await until(lambda: bool(worker.engine.waiting))
+        queued = [asyncio.ensure_future(ask(gateway)) for _ in range(3)]
+        await until(lambda: gateway.pool.status.queue_depths() == {"fake": 3})
+        await _answer(worker, first)  # the model is measured now
+        await until(lambda: bool(worker.engine.waiting))
+        headers = {"x-slo-ttft-ms": "20"}
+        asked = asyncio.ensure_future(gateway.post("/v1/embeddings", TEXTS, headers=headers))
+        await until(lambda: asked.done() or any(isinstance(x, Embed) for x in worker.received))
+        assert not asked.done()
+        for one in (*queued, asked):
+            one.cancel()
