@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.feed.history import GatewaySecond
 from gateway.feed.part import GatewayPart, read_part
 from gateway.feed.sources import FeedSources
+
+logger = logging.getLogger(__name__)
 
 _QUESTION = "pool feed"
 _INTERVAL_S = 1.0
@@ -40,7 +43,18 @@ class SiblingParts:
 
     async def _ask(self) -> None:
         while True:
-            self._take(await self._siblings.ask(_QUESTION))
+            try:
+                self._take(await self._siblings.ask(_QUESTION))
+            except OSError as error:
+                logger.warning(
+                    "gateways not asked",
+                    extra={
+                        "file": self._siblings.folder,
+                        "cause": error,
+                        "retry_s": _INTERVAL_S,
+                        "action": "the state of the pool has their last answers",
+                    },
+                )
             await asyncio.sleep(_INTERVAL_S)
 
     def _take(self, answers: Mapping[str, Mapping[str, Any] | None]) -> None:

@@ -25,15 +25,18 @@ class ModelEvents:
         return bool(self._mailboxes)
 
     def publish(self, event: Event) -> None:
-        """Put an event into every mailbox."""
+        """Put an event into every mailbox, or the end into one whose listener is too far behind."""
         for mailbox in self._mailboxes:
-            mailbox.put_nowait(event if mailbox.qsize() < _MAX_EVENTS else None)
+            if mailbox.qsize() < _MAX_EVENTS:
+                mailbox.put_nowait(event)
+            else:
+                _end(mailbox)
 
     def end(self) -> None:
         """End every mailbox, those of later listeners too."""
         self._is_over = True
         for mailbox in self._mailboxes:
-            mailbox.put_nowait(None)
+            _end(mailbox)
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[Mailbox]:
@@ -46,3 +49,9 @@ class ModelEvents:
             yield mailbox
         finally:
             self._mailboxes.remove(mailbox)
+
+
+def _end(mailbox: Mailbox) -> None:
+    """Put the end into a mailbox; one beyond its bound has it already."""
+    if mailbox.qsize() <= _MAX_EVENTS:
+        mailbox.put_nowait(None)
