@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from protocol.curve import PUBLIC_SUFFIX, PublicKey, read_public
+from protocol.curve import PUBLIC_SUFFIX, SECRET_SUFFIX, PublicKey, read_public
 from protocol.errors import ConfigError
 from protocol.filenames import is_file
 
@@ -27,6 +27,8 @@ class AuthorizedKeys:
         self._files: dict[str, PublicKey] = {}
         """File name to its key."""
         self._keys: dict[str, PublicKey] = {}
+        self._secrets: set[str] = set()
+        """Names of secret keys that lie there."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -83,14 +85,27 @@ class AuthorizedKeys:
     def _look(self) -> dict[str, Stamp]:
         try:
             with os.scandir(self.folder) as entries:
-                names = sorted(
-                    entry.name for entry in entries if entry.name.endswith(PUBLIC_SUFFIX)
-                )
+                found = sorted(entry.name for entry in entries)
+            self._warn_of_secrets({name for name in found if name.endswith(SECRET_SUFFIX)})
+            names = [name for name in found if name.endswith(PUBLIC_SUFFIX)]
             if len(names) > _MAX_FILES:
                 raise ConfigError(f"{self.folder}: more than {_MAX_FILES} keys")
             return {name: stamp for name in names if (stamp := self._stamp(name)) is not None}
         except OSError as error:
             raise ConfigError(f"cannot read {self.folder}: {error.strerror}") from error
+
+    def _warn_of_secrets(self, names: set[str]) -> None:
+        """Log the files that are not read, once each: only public keys belong here."""
+        for name in sorted(names - self._secrets):
+            logger.warning(
+                "secret key ignored",
+                extra={
+                    "file": self.folder / name,
+                    "action": "it authorises nobody",
+                    "hint": f"copy the {PUBLIC_SUFFIX} file of the pair here, not this one",
+                },
+            )
+        self._secrets = names
 
     def _stamp(self, name: str) -> Stamp | None:
         try:

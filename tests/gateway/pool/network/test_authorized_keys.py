@@ -63,3 +63,19 @@ def test_a_file_that_may_not_be_looked_at_does_not_stop_the_refresh(
     monkeypatch.setattr(Path, "stat", stat)
     assert keys.refresh()
     assert keys.get(first) is not None
+
+
+def test_secret_keys_among_the_public_ones_are_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key_in(tmp_path, "first")
+    keys = AuthorizedKeys(tmp_path)
+    keys.read()
+    assert "secret" not in caplog.text
+    for name in ("a.key", "b.key"):
+        (tmp_path / name).write_text("secret")
+        keys.refresh()
+        keys.refresh()
+    found = [one.__dict__ for one in caplog.records if one.message == "secret key ignored"]
+    assert [one["file"].name for one in found] == ["a.key", "b.key"]
+    assert len(keys) == 1
