@@ -14,6 +14,7 @@ from tests.worker.prompt.test_conversation import TIME, USER, read
 from tests.worker.served import Served
 from worker.grammar.gbnf.parser import parse as parse_grammar
 from worker.grammar.parameters import whole_part
+from worker.output.chat_parser.nested import _end_of
 from worker.output.chat_parser.parser import ExpectedParts
 from worker.output.formats.reasoning_marks import listed_reasoning_marks
 
@@ -121,6 +122,29 @@ def test_arguments_come_through_as_they_were_written(arguments: dict[str, Any], 
     ((name, found),) = parse(EXPECTED, [text[:cut], text[cut:]]).calls
     assert name == "python" and json.loads(found) == arguments
     assert parse(EXPECTED, list(text)).calls == ((name, found),)
+
+
+class _Counted(str):
+    """A text that counts how much of it is searched."""
+
+    n_seen = 0
+
+    def find(self, text: str, *place: Any) -> int:
+        """Search it."""
+        start, end = (*place, len(self))[:2] if place else (0, len(self))
+        found = super().find(text, start, end)
+        _Counted.n_seen += (end if found < 0 else found) - start
+        return found
+
+
+@pytest.mark.parametrize("n_deep", [1, 500])
+def test_the_ends_of_tags_are_found_in_one_pass(n_deep: int) -> None:
+    """Two passes for each tag stopped all streams of a worker for 39 s at 160,000 characters."""
+    again, close = f"{MARK}<a>", f"{MARK}</a>"
+    text = _Counted((again * (n_deep - 1) + close * n_deep) * (500 // n_deep))
+    _Counted.n_seen = 0
+    assert _end_of(text, 0, again, close) == len(again) * (n_deep - 1) + len(close) * (n_deep - 1)
+    assert _Counted.n_seen < 3 * len(text)
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])

@@ -13,7 +13,8 @@ _ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 _KNOWN_KEYS = _NAME_KEYS | _ARGUMENT_KEYS | {"id", "tool_call_id", "type", "function"}
 
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
-_HALF_PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
+_HALF_PAIR = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})$")
+"""The first half of a surrogate pair at the end; its own backslash follows no other's escape."""
 
 
 class CallReader:
@@ -128,10 +129,14 @@ class CallReader:
     def _decode(self) -> None:
         """Emit the decodable part of an answer as text: complete escapes and surrogate pairs."""
         assert self._quoted is not None
-        text = "".join(self._quoted)
-        if text and self._walk.is_in_plain_string and not _HALF_PAIR.search(text):
+        if not self._quoted or not self._walk.is_in_plain_string:
+            return
+        text, half = "".join(self._quoted), ""
+        if found := _HALF_PAIR.search(text):
+            text, half = text[: found.start(1)], found[1]
+        if text:
             self._put(unquote(f'"{text}"'))
-            self._quoted = []
+        self._quoted = [half] if half else []
 
     def _put(self, text: str) -> None:
         """Emit a piece of the current value, or keep it until the name is known."""

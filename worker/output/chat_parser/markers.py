@@ -1,8 +1,10 @@
 """Finds markers in text that is still arriving."""
 
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import groupby
 
 from worker.output.formats.tool_format import ANY, KIND, NAME, ToolFormat
 
@@ -30,6 +32,35 @@ class Marker:
     kind: MarkerKind
     parts: tuple[str, ...]
     name: str = ""
+
+
+class MarkerSet:
+    """Markers to look for at the same time; those that stand first take precedence.
+
+    A tool has a marker for each opener: those that begin alike are compared with the text once.
+    """
+
+    def __init__(self, markers: Iterable[Marker]) -> None:
+        grouped = groupby(markers, lambda marker: marker.parts[0])
+        self._groups = [(part, tuple(some)) for part, some in grouped]
+        self._by_first: dict[str, list[tuple[str, Sequence[Marker]]]] = {}
+        for group in self._groups:
+            self._by_first.setdefault(group[0][:1], []).append(group)
+        firsts = "".join(map(re.escape, self._by_first))
+        self._first = re.compile(f"[{firsts}]" if firsts else "(?!)")
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def at(self, char: str) -> Sequence[tuple[str, Sequence[Marker]]]:
+        """Return the first parts that may begin with a character, and the markers of each."""
+        has_empty = "" in self._by_first  # a model may begin reasoning without a mark
+        return self._groups if has_empty else self._by_first.get(char, ())
+
+    def next(self, text: str, start: int) -> int:
+        """Return the next place where a marker may begin, or -1."""
+        found = self._first.search(text, start)
+        return -1 if found is None else found.start()
 
 
 class MarkerMatch(Enum):
@@ -124,20 +155,37 @@ def _any_end(text: str, at: int) -> int | MarkerMatch:
     return end if 0 < end - at <= _MAX_ANY else MarkerMatch.NONE
 
 
-def find(markers: Sequence[Marker], text: str) -> tuple[int, Marker, int] | tuple[int, None, int]:
-    """Find the first marker: where it begins, which it is, where it ends.
+def match_any(markers: MarkerSet, text: str, at: int) -> tuple[Marker, int] | MarkerMatch:
+    """Find the first of some markers that begins at a place; return it and where it ends.
 
-    Without a marker, the first number is the length of the text that certainly contains none. A
-    marker that may still be completed takes precedence over those after it in the list.
+    A marker that may still be completed takes precedence over those after it.
     """
-    firsts = {marker.parts[0][0] for marker in markers}
-    for at, char in enumerate(text):
-        if char not in firsts:
+    for part, group in markers.at(text[at : at + 1]):
+        first = _literal_end(part, text, at)
+        if first is MarkerMatch.NONE:
             continue
-        for marker in markers:
+        if first is MarkerMatch.PARTIAL:
+            return first
+        for marker in group:
             end = match_marker(marker, text, at)
             if end is MarkerMatch.PARTIAL:
-                return at, None, at
+                return end
             if isinstance(end, int):
-                return at, marker, end
+                return marker, end
+    return MarkerMatch.NONE
+
+
+def find(markers: MarkerSet, text: str) -> tuple[int, Marker, int] | tuple[int, None, int]:
+    """Find the first marker: where it begins, which it is, where it ends.
+
+    Without a marker, the first number is the length of the text that certainly contains none.
+    """
+    at = markers.next(text, 0)
+    while at >= 0:
+        found = match_any(markers, text, at)
+        if found is MarkerMatch.PARTIAL:
+            return at, None, at
+        if isinstance(found, tuple):
+            return at, *found
+        at = markers.next(text, at + 1)
     return len(text), None, len(text)

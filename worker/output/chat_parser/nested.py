@@ -35,19 +35,24 @@ class NestedReader(TagReader):
         super().__init__(name, sink)
         self._nested = nested
         self._whole = whole
+        self._parts: list[str] = []
+        """The arguments so far."""
 
     def push(self, char: str) -> None:
         """Take one character; raises `MalformedJson` where no tag comes first."""
-        self._text += char
         nested = self._nested
         if not self.has_committed:
-            text = self._text.lstrip()
-            if not (nested.mark.startswith(text) or text.startswith(nested.mark)):
+            self._text = (self._text + char).lstrip()
+            if not nested.mark.startswith(self._text):
                 raise MalformedJson
-            if len(text) >= len(nested.mark):
+            if self._text == nested.mark:
+                self._parts.append(self._text)
                 self._commit()
-        if char == nested.close[-1] and self._text.endswith(nested.close):
-            inner = self._text.removesuffix(nested.close)
+            return
+        self._parts.append(char)
+        self._text = (self._text + char)[-len(nested.close) :]
+        if self._text == nested.close:
+            inner = "".join(self._parts).removesuffix(nested.close)
             value = _members(inner, self._whole, nested, 0)
             self._sink.arguments(json.dumps(value, ensure_ascii=False))
             self.is_done = True
@@ -98,10 +103,14 @@ def _elements(text: str, nested: Nested) -> list[tuple[str, str]]:
 def _end_of(text: str, at: int, again: str, close: str) -> int:
     """Find the tag that closes an element, past elements of the same name inside it."""
     depth = 1
-    while depth:
-        end, inner = text.find(close, at), text.find(again, at)
-        if end < 0:
-            return -1
-        depth += 1 if 0 <= inner < end else -1
-        at = (inner + len(again)) if 0 <= inner < end else (end + len(close))
-    return at - len(close)
+    end = text.find(close, at)
+    while end >= 0:
+        inner = text.find(again, at, end)
+        if inner >= 0:
+            depth, at = depth + 1, inner + len(again)
+            continue
+        depth, at = depth - 1, end + len(close)
+        if not depth:
+            return end
+        end = text.find(close, at)
+    return -1

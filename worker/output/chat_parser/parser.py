@@ -9,6 +9,7 @@ which white space belongs to a mark is in `worker.output.formats.reasoning_marks
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
 from typing import ClassVar
 
 from worker.output.chat_parser.call_reader import CallReader
@@ -19,9 +20,10 @@ from worker.output.chat_parser.markers import (
     Marker,
     MarkerKind,
     MarkerMatch,
+    MarkerSet,
     find,
     later_openers,
-    match_marker,
+    match_any,
     openers,
 )
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
@@ -108,7 +110,7 @@ class ChatParser:
         self._closers = _closers(tools)
         self._bare = [Marker(MarkerKind.BARE, ("{",))] if tools and tools.is_bare else []
         self._later = self._bare if tools and tools.has_words_first else []
-        self._first: list[Marker] = []
+        self._first = MarkerSet(())
         self._again: list[Marker] = []
         if reasoning_marks and reasoning_marks.close and not expected.is_plain:
             self._expect_reasoning(reasoning_marks)
@@ -120,14 +122,13 @@ class ChatParser:
     def _expect_reasoning(self, marks: ReasoningMarks) -> None:
         self._spaces = Spaces(None if marks.skips_lead else "")
         close = marks.close
-        self._first = [
-            Marker(MarkerKind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)
-        ]
+        first = [Marker(MarkerKind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)]
         if marks.is_anywhere:
-            self._again = self._first
+            self._again = first
             self._dropped.append(Marker(MarkerKind.DROPPED, (close,)))
         if marks.may_only_end:
-            self._first = [*self._first, Marker(MarkerKind.CLOSER, (close,))]
+            first = [*first, Marker(MarkerKind.CLOSER, (close,))]
+        self._first = MarkerSet(first)
 
     def _read_prefix(self, expected: ExpectedParts) -> None:
         """Read the part of the answer that the prompt contains."""
@@ -204,13 +205,13 @@ class ChatParser:
 
     def _match_bare(self) -> tuple[Marker | None, int] | None:
         at = self._space() if self._bare else 0
-        return None if at is None else self._match_at(at, self._bare)
+        return None if at is None else self._match_at(at, MarkerSet(self._bare))
 
     def _leave_reasoning(self) -> None:
         """Reasoning has ended, or there was none: the answer follows."""
         assert self._expected.reasoning_marks is not None
         has_reasoning = self._reasoning is not None
-        self._reasoning, self._first = None, []
+        self._reasoning, self._first = None, MarkerSet(())
         space = self._expected.reasoning_marks.after_close
         if has_reasoning or space is None:
             self._spaces = Spaces(space)
@@ -229,8 +230,7 @@ class ChatParser:
     def _read_content(self) -> bool:
         """Emit content up to the first marker."""
         self._text = self._spaces.eat(self._text)
-        markers = [*self._openers, *self._again, *self._dropped, *self._later]
-        at, marker, end = find(markers, self._text)
+        at, marker, end = find(self._in_content, self._text)
         self._sink.content(self._text[:at])
         self._text = self._text[at:]
         if marker is not None:
@@ -279,7 +279,7 @@ class ChatParser:
         self._held.clear()
 
     def _read_broken(self) -> bool:
-        at, marker, _ = find([*self._closers, *self._openers], self._text)
+        at, marker, _ = find(self._in_broken, self._text)
         self._sink.arguments(self._text[:at])
         self._text = self._text[at:]
         if marker is None:
@@ -291,9 +291,7 @@ class ChatParser:
         at = self._space()
         if at is None:
             return False
-        markers = [*self._openers, *self._next_calls, *self._closers, *self._again]
-        markers += [*self._dropped, *self._bare]
-        found = self._match_at(at, markers)
+        found = self._match_at(at, self._in_between)
         if found is None:
             return False
         marker, end = found
@@ -314,6 +312,21 @@ class ChatParser:
         _ParserState.BETWEEN: _read_between,
     }
 
+    # ---- what to look for: made once, as an answer may have markers for each of 128 tools --------
+
+    @cached_property
+    def _in_content(self) -> MarkerSet:
+        return MarkerSet([*self._openers, *self._again, *self._dropped, *self._later])
+
+    @cached_property
+    def _in_broken(self) -> MarkerSet:
+        return MarkerSet([*self._closers, *self._openers])
+
+    @cached_property
+    def _in_between(self) -> MarkerSet:
+        calls = [*self._openers, *self._next_calls, *self._closers]
+        return MarkerSet([*calls, *self._again, *self._dropped, *self._bare])
+
     # -------------------------------------------------------------------------------------------
 
     def _space(self) -> int | None:
@@ -323,15 +336,12 @@ class ChatParser:
             return 0
         return None if at == len(self._text) else at
 
-    def _match_at(self, at: int, markers: list[Marker]) -> tuple[Marker | None, int] | None:
+    def _match_at(self, at: int, markers: MarkerSet) -> tuple[Marker | None, int] | None:
         """Return the marker at a place and its end, (None, 0) for none, None for too early."""
-        for marker in markers:
-            end = match_marker(marker, self._text, at)
-            if isinstance(end, int):
-                return marker, end
-            if end is MarkerMatch.PARTIAL:
-                return None
-        return None, 0
+        found = match_any(markers, self._text, at)
+        if isinstance(found, tuple):
+            return found
+        return None if found is MarkerMatch.PARTIAL else (None, 0)
 
     def _enter(self, marker: Marker, end: int) -> None:
         """Change to the state that a marker begins; the space before the marker is dropped."""

@@ -1,6 +1,6 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
-from worker.output.chat_parser.markers import Marker, MarkerKind, find
+from worker.output.chat_parser.markers import Marker, MarkerKind, MarkerSet, find
 from worker.output.formats.reasoning_marks import ReasoningMarks, WhiteSpace
 
 _WHITE = " \t\n\v\f\r"
@@ -31,8 +31,12 @@ class ReasoningReader:
 
     def __init__(self, reasoning_marks: ReasoningMarks) -> None:
         self._spaces = Spaces(reasoning_marks.after_open)
-        self._marks = [Marker(MarkerKind.CLOSER, (reasoning_marks.close,))]
-        self._marks += [Marker(MarkerKind.CALL, (text,)) for text in reasoning_marks.ends]
+        self._marks = MarkerSet(
+            [
+                Marker(MarkerKind.CLOSER, (reasoning_marks.close,)),
+                *(Marker(MarkerKind.CALL, (text,)) for text in reasoning_marks.ends),
+            ]
+        )
         self._text = ""
         """Text that is not classified yet."""
         self._held: list[str] = []

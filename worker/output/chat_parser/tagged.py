@@ -38,11 +38,15 @@ class TaggedReader(TagReader):
         self._found: Set[str] = ANY_TYPE
         self._closer = tagged.value_close
         self._walk = JsonWalk()
+        self._blank: list[str] = []
+        """White space before the tag that comes next."""
+        self._parts: list[str] = []
+        """The part of a value that is emitted when it is complete."""
 
     @property
     def unread(self) -> str:
         """Text to give back, without the last character."""
-        return self._text[:-1]
+        return "".join([*self._blank, self._text])[:-1]
 
     def push(self, char: str) -> None:
         """Take one character; raises `MalformedJson` if neither an argument nor the end comes."""
@@ -197,9 +201,12 @@ class TaggedReader(TagReader):
     def _whole(self) -> bool:
         """Wait for the end of a value that is JSON or, if it is not, a string."""
         at = self._text.find(self._closer)
+        sure = at if at >= 0 else len(self._text) - overlap(self._text, self._closer)
+        self._parts.append(self._text[:sure])
+        self._text = self._text[sure:]
         if at < 0:
             return False
-        text, self._text = self._text[:at], self._text[at:]
+        text, self._parts = "".join(self._parts), []
         may_be_string = "string" in self._found
         # Where the schema allows no string, white space around the value is not part of it.
         text = text if may_be_string else text.strip()
@@ -218,8 +225,11 @@ class TaggedReader(TagReader):
         """Consume a tag, and white space before it."""
         text = self._text.lstrip()
         if not text.startswith(tag):
+            self._blank.append(self._text[: len(self._text) - len(text)])
+            self._text = text
             return False
         self._text = text[len(tag) :]
+        self._blank.clear()
         return True
 
     def _give_up(self, end: str) -> None:
@@ -229,8 +239,7 @@ class TaggedReader(TagReader):
         raise MalformedJson
 
     def _may_become(self, *tags: str) -> bool:
-        text = self._text.lstrip()
-        return any(tag.startswith(text) for tag in tags)
+        return any(tag.startswith(self._text) for tag in tags)
 
     def _put(self, text: str) -> None:
         self._commit()
