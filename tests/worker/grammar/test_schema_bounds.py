@@ -11,6 +11,8 @@ from protocol.errors import InvalidRequest
 from tests.examples import examples
 from worker.grammar.json_schema.rulebook import RuleBook
 from worker.grammar.json_schema.schema import text_to_gbnf, to_gbnf
+from worker.grammar.limits import MAX_GRAMMAR_CHARS
+from worker.grammar.nodes import LiteralText
 
 Schema = dict[str, Any]
 
@@ -162,3 +164,47 @@ def test_no_value_breaks_the_converter(value: Any) -> None:
     except InvalidRequest:
         return
     assert re.search(r"^root ::= ", text, re.M)
+
+
+def test_parts_that_cannot_go_together_are_refused_at_the_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """9,000 of them took 5 s: each was compared with all before it."""
+    n_compared = 0
+    equal = LiteralText.__eq__
+
+    def counted(self: LiteralText, other: object) -> bool:
+        nonlocal n_compared
+        n_compared += 1
+        return equal(self, other)
+
+    monkeypatch.setattr(LiteralText, "__eq__", counted)
+    with pytest.raises(InvalidRequest, match="cannot become a grammar"):
+        to_gbnf({"allOf": [{"type": "string", "minLength": i} for i in range(100)]})
+    assert n_compared < 5
+
+
+def test_a_name_is_free_again_when_its_rule_is_forgotten() -> None:
+    rules = RuleBook()
+    names = [rules.add("a", str(i)) for i in range(3)]
+    n_rules = len(rules)
+    assert [names[-1], rules.add("a", "x"), rules.add("b", "y")] == ["a1", "a2", "b"]
+    rules.forget(n_rules)
+    assert [rules.add("a", "z"), rules.add("b", "z")] == ["a2", "b"]
+    assert rules._next == {"a": 3}
+
+
+def test_forgotten_rules_take_no_room() -> None:
+    rules = RuleBook()
+    for _ in range(3):
+        rules.add("a", "x" * (MAX_GRAMMAR_CHARS // 2))
+        rules.forget(1)
+    assert "a" not in rules
+
+
+def test_one_line_is_logged_for_all_patterns_of_a_schema(caplog: pytest.LogCaptureFixture) -> None:
+    """A request could write thousands of warnings."""
+    caplog.set_level("WARNING")
+    names = {f"a{i}": {"type": "string", "pattern": f"x{i}"} for i in range(9)}
+    to_gbnf({"type": "object", "properties": names})
+    assert [record.message for record in caplog.records] == ["pattern not supported"]

@@ -33,6 +33,7 @@ class Converter:
         self._taken: set[str] = set()
         self._numbers: dict[str, int] = {}
         """Name of a rule -> the next number for another reference of that name."""
+        self._has_warned = False
 
     def visit(self, node: n.Node, name: str) -> str:
         """Add the rule of a node; the root's name is empty."""
@@ -135,15 +136,21 @@ class Converter:
             return pattern_rule(pattern, rule, self._rules.add)
         except UnsupportedPattern as error:
             self._rules.forget(n_rules)
+            self._warn(pattern, error)
+            return self._rules.add(rule, self._rules.builtin("string"))
+
+    def _warn(self, pattern: str, error: UnsupportedPattern) -> None:
+        """Log the first pattern of a schema that no grammar can express."""
+        if not self._has_warned:
+            self._has_warned = True
             logger.warning(
                 "pattern not supported",
                 extra={
                     "pattern": pattern[:200],
                     "cause": error,
-                    "action": "the grammar allows any string there",
+                    "action": "the grammar allows any string there; further ones are not logged",
                 },
             )
-            return self._rules.add(rule, self._rules.builtin("string"))
 
     # ---- arrays and objects -------------------------------------------------------------------
 

@@ -13,6 +13,8 @@ from worker.grammar.rules import constant
 
 Refs = Mapping[str, n.Node]
 
+_NOT_TOGETHER = "allOf: these parts together cannot become a grammar"
+
 
 @dataclass(slots=True)
 class _SchemaParts:
@@ -32,9 +34,10 @@ def merge(node: n.AllOf, refs: Refs) -> n.Node | tuple[str, ...]:
             _add_any_of(part, refs, parts)
         else:
             _add(part, parts, is_required=True)
-    n_kinds = sum((bool(parts.lists), parts.is_object, bool(parts.others)))
-    if n_kinds > 1 or len(parts.others) > 1:
-        raise SchemaError("allOf: these parts together cannot become a grammar")
+        if len(parts.others) > 1:  # at once: each is compared with all parts before it
+            raise SchemaError(_NOT_TOGETHER)
+    if sum((bool(parts.lists), parts.is_object, bool(parts.others))) > 1:
+        raise SchemaError(_NOT_TOGETHER)
     if parts.lists:
         shared = frozenset.intersection(*parts.lists)
         if not shared:

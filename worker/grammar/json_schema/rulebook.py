@@ -11,6 +11,9 @@ class RuleBook:
         self._bodies = {"space": rules.SPACE}
         self._names: dict[tuple[str, str], str] = {}
         self._next: dict[str, int] = {}
+        """Name -> the next number for another rule of that name; those below are taken."""
+        self._numbers: dict[str, tuple[str, int]] = {}
+        """Rule -> its name before it got a number, and that number."""
         self._n_chars = 0
 
     def __contains__(self, name: str) -> bool:
@@ -34,15 +37,17 @@ class RuleBook:
         while self._bodies.get(key, body) != body:
             key = f"{name}{i}"
             i += 1
-        if key != name:
-            self._next[name] = i
         if key not in self._bodies:
             self._put(key, body)
+            if key != name:
+                self._numbers[key] = name, i - 1
+        if key != name:
+            self._next[name] = i
         self._names[name, body] = key
         return key
 
     def _put(self, key: str, body: str) -> None:
-        self._n_chars += len(f"{key} ::= {body}\n")
+        self._n_chars += len(_line(key, body))
         if len(self._bodies) >= MAX_RULES:
             raise SchemaError(f"the grammar needs more than {MAX_RULES} rules")
         if self._n_chars > MAX_GRAMMAR_CHARS:
@@ -61,9 +66,17 @@ class RuleBook:
     def forget(self, n_rules: int) -> None:
         """Drop all rules after the first `n_rules`."""
         while len(self._bodies) > n_rules:
-            self._bodies.popitem()
-        self._next.clear()
+            key, body = self._bodies.popitem()
+            self._n_chars -= len(_line(key, body))
+            self._next.pop(key, None)
+            if key in self._numbers:
+                name, number = self._numbers.pop(key)
+                self._next[name] = min(number, self._next.get(name, number))
 
     def text(self) -> str:
         """Write all rules, sorted by name."""
-        return "".join(f"{name} ::= {body}\n" for name, body in sorted(self._bodies.items()))
+        return "".join(_line(name, body) for name, body in sorted(self._bodies.items()))
+
+
+def _line(name: str, body: str) -> str:
+    return f"{name} ::= {body}\n"
