@@ -233,10 +233,10 @@ def _integer(schema: Mapping[str, Any], path: str) -> n.Integer:
         high = _bound(schema, "exclusiveMaximum", path, math.ceil) - 1
     if low is not None and high is not None and low > high:
         raise _fail(path, f"no integer is at least {low} and at most {high}")
-    # What 64 bits cannot hold bounds nothing.
+    # What 64 bits cannot hold bounds nothing, as in llama.cpp: 1e300 would be 300 nested groups.
     return n.Integer(
-        None if low is None or low <= -_INT64 else low,
-        None if high is None or high >= _INT64 - 1 else high,
+        None if low is None or not -_INT64 < low < _INT64 else low,
+        None if high is None or not -_INT64 <= high < _INT64 - 1 else high,
     )
 
 

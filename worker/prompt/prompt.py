@@ -4,7 +4,8 @@ Runs on the threads of `worker.link.tasks.preparation`, several at once: it only
 vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -107,7 +108,9 @@ class PromptReader:
                 parser = ContinuedAnswer(chat, message.partial_answer, task.resumed.text)
         if parser is not None and message.returns_prompt and not task.params.stream:
             parser = RecordedAnswer(parser, task.resumed.text if task.resumed is not None else "")
-        return Prepared(replace(task, sampler=open_sampler(self._backend, task)), parser)
+        with _naming(message):
+            sampler = open_sampler(self._backend, task)
+        return Prepared(replace(task, sampler=sampler), parser)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:
         tokens = self.tokenize(message)
@@ -310,6 +313,20 @@ def _check_able(message: Generate, card: ModelCard) -> None:
         param = "reasoning_budget_tokens" if is_asked else "reasoning_control"
         tags = "reasoning_budget_start_tag and reasoning_budget_end_tags"
         raise InvalidRequest(f"Field '{param}': needs {tags} in a plain prompt", param=param)
+
+
+@contextmanager
+def _naming(message: Generate) -> Iterator[None]:
+    """Name the field that a refused grammar was made from, where the client wrote no grammar."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if error.param != "grammar" or message.params.grammar:
+            raise
+        chat = message.chat
+        param = "tools" if chat is not None and chat.schema is None else "response_format"
+        param = param if chat is not None else "json_schema"
+        raise InvalidRequest(f"Field '{param}': {error.message}", param=param) from error
 
 
 def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:

@@ -208,3 +208,9 @@ def test_one_line_is_logged_for_all_patterns_of_a_schema(caplog: pytest.LogCaptu
     names = {f"a{i}": {"type": "string", "pattern": f"x{i}"} for i in range(9)}
     to_gbnf({"type": "object", "properties": names})
     assert [record.message for record in caplog.records] == ["pattern not supported"]
+
+
+@pytest.mark.parametrize("bound", [1e300, -1e300, 2**63, -(2**63) - 1])
+def test_bounds_beyond_64_bits_are_none(bound: float) -> None:
+    for key in ("minimum", "maximum"):
+        assert to_gbnf({"type": "integer", key: bound}) == to_gbnf({"type": "integer"})

@@ -341,3 +341,25 @@ def test_the_sampler_is_built_where_prompts_are_read() -> None:
     assert isinstance(prepared, Prepared)
     assert isinstance(prepared.task.sampler, FakeSampler)
     prepared.task.sampler.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": "a", "schema": '{"type": "null"}'}, "json_schema"),
+        ({"chat": Chat(messages=(USER,), schema='{"type": "null"}')}, "response_format"),
+        ({"chat": Chat(messages=(USER,), tools=({"function": {"name": "f"}},))}, "tools"),
+    ],
+)
+def test_a_grammar_that_is_refused_is_named_by_what_it_was_made_from(
+    fields: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: Any) -> Any:
+        raise InvalidRequest("Failed to parse grammar: too long", param="grammar")
+
+    monkeypatch.setattr(FakeBackend, "open_sampler", refused)
+    for params, named in ((SamplingParams(), param), (SamplingParams(grammar="x"), "grammar")):
+        with pytest.raises(InvalidRequest, match="too long") as caught:
+            message = Generate(params=params, **fields)
+            reader(n_ctx=4096).prepare(Envelope(TaskKey(1, 1), message))
+        assert caught.value.param == named
