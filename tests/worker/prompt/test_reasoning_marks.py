@@ -10,7 +10,7 @@ from worker.output.formats.reasoning_marks import (
     listed_reasoning_marks,
 )
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
-from worker.prompt.chat.segments import difference, split_markers
+from worker.prompt.chat.segments import common, difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
@@ -81,3 +81,10 @@ def test_a_mark_is_not_cut_by_a_difference() -> None:
     assert difference("x<a>y<end>", "x<ab>y<end>") == ("<a>", "<ab>")
     assert difference("one two<end>", "one three<end>") == ("wo", "hree")
     assert difference("ab", "abc") == ("", "c") and difference("abc", "ab") == ("c", "")
+
+
+@pytest.mark.parametrize("n", [0, 1, 1023, 1024, 1025, 3000])
+def test_the_common_beginning_of_long_prompts_is_found(n: int) -> None:
+    for a, b in (("", ""), ("x", ""), ("x", "y"), ("x" * 2000, "y" * 2000), ("xa", "xb")):
+        expected = n + (a[:1] == b[:1] and bool(a))
+        assert common("-" * n + a, "-" * n + b) == expected
