@@ -32,6 +32,7 @@ from worker.output.chat_parser.json_walk import unquote
 from worker.output.chat_parser.markers import find, match_marker
 from worker.output.chat_parser.parser import ChatParser, ExpectedParts
 from worker.output.formats.choice import FORMATS, GENERIC
+from worker.output.formats.tool_format import ANY, KIND, NAME
 
 
 def parse(expected: ExpectedParts, parts: Sequence[str]) -> Answer:
@@ -189,6 +190,41 @@ def test_any_text_gives_the_same_however_it_is_cut(
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     parts = [text[a:b] for a, b in itertools.pairwise(edges)]
     assert parse(expected, parts) == whole
+    assert parse(expected, list(text)) == whole
+
+
+def own_pieces(name: str) -> st.SearchStrategy[str]:
+    """Texts of one format: whole openers, tags around arguments, ends, and anything."""
+    row = BY_NAME[name]
+    written = {NAME: "python", ANY: "0", KIND: "json"}
+    openers = ["".join(written.get(part, part) for part in parts) for parts in row.openers]
+    tags = [*openers, *row.closers, *row.dropped, row.end, "".join(row.later[:1])]
+    if row.tagged:
+        tagged = row.tagged
+        heads = [tagged.key_open + key + tagged.key_close for key in ("code", "any", "opt", "flag")]
+        kinds = tagged.kinds or ("",)
+        tags += [head + kind + tagged.value_open for head in heads for kind in kinds]
+        tags += [tagged.value_close, f"\n{tagged.value_close}\n", tagged.close]
+    if row.nested:
+        tags += [row.nested.close, f"{row.nested.mark}<item>", f"{row.nested.mark}</item>"]
+    if row.notation:
+        tags += [f"code{row.notation.separator}", row.notation.quotes[0], row.notation.close]
+    call = '{"name": "python", "arguments": {"a": "}</think>{", "b": [{"c": "\\ud83d\\ude00"}]}}'
+    keyed = call.replace('"name"', f'"{row.name_key}"').replace("arguments", row.arguments_key)
+    return st.sampled_from([*filter(None, tags), keyed, '{"a": "</think>"}', "[1", "😀"]) | PIECES
+
+
+@pytest.mark.parametrize("name", sorted(BY_NAME))
+@given(data=st.data(), thinks=st.booleans())
+def test_a_cut_answer_of_a_format_gives_the_same_however_it_comes(
+    name: str, data: st.DataObject, thinks: bool
+) -> None:
+    text = "".join(data.draw(st.lists(own_pieces(name), max_size=10)))
+    text = text[: data.draw(st.integers(0, len(text)))]
+    at = data.draw(st.integers(0, len(text)))
+    expected = replace(expect(name, thinks=thinks), types=TYPES)
+    whole = parse(expected, [text])
+    assert parse(expected, [text[:at], text[at:]]) == whole
     assert parse(expected, list(text)) == whole
 
 
