@@ -97,7 +97,8 @@ def decode(data: bytes) -> Frame:
     if type(seq) is not int or type(items) is not tuple:
         raise ProtocolError("a frame must be [seq, items]")
     _check_count(len(items))
-    read = [_read_token(item) or _read_item(items, i) for i, item in enumerate(items)]
+    shared = _SharedFields(items)
+    read = [_read_token(item) or _read_item(item, i, shared) for i, item in enumerate(items)]
     return Frame(seq, tuple(read))
 
 
@@ -155,8 +156,7 @@ _DELTA = _TAG_OF[m.Delta]
 _new = tuple.__new__
 
 
-def _read_item(items: tuple[Any, ...], place: int) -> FrameItem:
-    item = items[place]
+def _read_item(item: Any, place: int, shared: "_SharedFields") -> FrameItem:
     if type(item) is not tuple or len(item) not in _LENGTHS:
         raise ProtocolError(_FORM)
     tag, body = item[0], item[-1]
@@ -173,7 +173,7 @@ def _read_item(items: tuple[Any, ...], place: int) -> FrameItem:
         raise ProtocolError(f"{cls.__name__}: task, attempt and slot must be numbers")
     try:
         if cls is Generate:
-            _restore_shared(items, place)
+            shared.restore(place)
         payload: m.TaskMessage = unpack(body)
     except ProtocolError as error:
         payload = m.Malformed(reason=str(error))
@@ -192,16 +192,51 @@ def _reader(tag: str) -> "tuple[type, bool, Unpacker]":
     return cls, cls in PAYLOADS, unpacker(cls)
 
 
-def _restore_shared(items: tuple[Any, ...], place: int) -> None:
-    """Put the values in that the frame's earlier messages have in the same fields."""
-    body = items[place][-1]
-    for name, value in body.items():
-        if type(value) is not msgpack.ExtType:
-            continue
-        source = int.from_bytes(value.data, "big")
-        if value.code != _SAME or source >= place:
-            raise ProtocolError(f"{name}: refers to no earlier message of the frame")
-        body[name] = items[source][-1].get(name)
+class _SharedFields:
+    """Fields of a frame's messages that later messages of it refer to."""
+
+    __slots__ = ("_items", "_n_left", "_sizes")
+
+    def __init__(self, items: tuple[Any, ...]) -> None:
+        self._items = items
+        self._n_left = MAX_VALUES
+        self._sizes: dict[tuple[str, int], int] = {}
+
+    def restore(self, place: int) -> None:
+        """Put the values in that earlier messages have in the same fields.
+
+        Each of them is checked, and some are copied, once more, so they count as values again.
+        """
+        body = self._items[place][-1]
+        for name, value in body.items():
+            if type(value) is not msgpack.ExtType:
+                continue
+            source = int.from_bytes(value.data, "big")
+            if value.code != _SAME or source >= place:
+                raise ProtocolError(f"{name}: refers to no earlier message of the frame")
+            body[name] = self._take(name, source)
+
+    def _take(self, name: str, source: int) -> Any:
+        value = self._items[source][-1].get(name)
+        if self._n_left >= 0:
+            if (name, source) not in self._sizes:
+                self._sizes[name, source] = _n_values(value)
+            self._n_left -= self._sizes[name, source]
+        if self._n_left < 0:
+            raise ProtocolError(f"{name}: too many values")
+        return value
+
+
+def _n_values(value: Any) -> int:
+    n, open_values = 0, [value]
+    while open_values:
+        one = open_values.pop()
+        n += 1
+        if type(one) is tuple:
+            open_values += one
+        elif type(one) is dict:
+            open_values += one.values()
+    return n
 
 
 def _pack(value: Any) -> Any:

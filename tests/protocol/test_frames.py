@@ -1,9 +1,11 @@
 """Frames: one bad or huge message costs its own task, and everything else arrives in order."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,6 +124,21 @@ def test_a_reference_to_nothing_is_its_tasks_misfortune() -> None:
     assert isinstance(broken, m.Envelope) and isinstance(broken.payload, m.Malformed)
     assert broken.task == m.TaskKey(1) and "no earlier message" in broken.payload.reason
     assert ping == m.Ping()
+
+
+@pytest.mark.parametrize("of", [lambda _: 0, lambda place: place - 1], ids=["first", "chain"])
+def test_a_frame_cannot_make_its_reader_copy_one_long_value_without_end(
+    of: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of half a megabyte could hold the gateway's loop for minutes."""
+    monkeypatch.setattr(codec, "MAX_VALUES", 500)
+    items: list[Any] = [["generate", 0, 0, -1, {"params": {}, "prompt": [1] * 99}]]
+    for place in range(1, 9):
+        body = {"params": {}, "prompt": msgpack.ExtType(1, of(place).to_bytes(4, "big"))}
+        items.append(["generate", place, 0, -1, body])
+    read = codec.decode(msgpack.packb([0, items])).messages
+    kinds = [type(item.payload) for item in read if isinstance(item, m.Envelope)]
+    assert kinds == [m.Generate] * 6 + [m.Malformed] * 3
 
 
 def test_an_ordinary_turn_is_one_frame() -> None:
