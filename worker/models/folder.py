@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import ConfigError
+from protocol.filenames import is_dir, is_file
 from worker.files.model_file import part_name
 
 logger = logging.getLogger("supervisor")
@@ -28,9 +29,9 @@ def scan(folder: Path) -> list[FoundModel]:
     """List the models of a folder by name; raises `ConfigError` if it cannot be read."""
     try:
         entries = sorted(folder.iterdir())
-        found = choose(folder, [entry.name for entry in entries if entry.is_file()])
+        found = choose(folder, [entry.name for entry in entries if is_file(entry)])
         for entry in entries:
-            if entry.is_dir():
+            if is_dir(entry):
                 found += _tried(entry)
     except OSError as error:
         raise ConfigError(f"models_dir {folder}: {error.strerror}: name a directory") from error
@@ -66,7 +67,7 @@ def _tried(folder: Path) -> list[FoundModel]:
 
 
 def _in_subfolder(folder: Path) -> list[FoundModel]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
+    names = sorted(entry.name for entry in folder.iterdir() if is_file(entry))
     models = choose(folder, names)[:1]
     mmproj = next((name for name in names if _is_mmproj(name)), "")
     projector = str(folder / mmproj) if mmproj else ""

@@ -5,7 +5,9 @@ connection for models, if it loads them on demand, and one for what admins ask f
 """
 
 import contextlib
+import errno
 import logging
+import os
 import selectors
 import socket
 from collections.abc import Callable, Iterator
@@ -106,6 +108,8 @@ class ControlServer:
         self._path = path
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._selector: selectors.BaseSelector | None = None
+        self._spare_fd = -1
+        """A descriptor to give up for a connection that there is none for: to accept and end it."""
         self._peers: list[ControlPeer] = []
         self._orders: list[ControlOrder] = []
         self._greet: Callable[[], Iterator[Line]] = lambda: iter(())
@@ -125,6 +129,7 @@ class ControlServer:
             self._listener.listen(16)
         except OSError as error:
             raise ConfigError(f"cannot listen on {self._path}: {error}") from error
+        self._spare_fd = _spare()
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def close(self) -> None:
@@ -132,6 +137,7 @@ class ControlServer:
         for peer in self._peers:
             peer.close()
         self._listener.close()
+        self._free_spare()
 
     def take(self) -> list[ControlOrder]:
         """Return the received orders and clear the list."""
@@ -171,7 +177,9 @@ class ControlServer:
         assert self._selector is not None
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._turn_away(error)
             return
         peer = ControlPeer(sock, self._selector)
         self._peers.append(peer)
@@ -179,6 +187,27 @@ class ControlServer:
             peer.send(encode(line))
         peer.listen(lambda: self._serve(peer))
         self._sweep()
+
+    def _turn_away(self, error: OSError) -> None:
+        """End a connection for which there is no descriptor: it would wake the loop for ever."""
+        logger.error(
+            "connection refused",
+            extra={
+                "file": self._path,
+                "cause": error.strerror,
+                "action": "the gateway tries again",
+                "hint": "raise `ulimit -n` or LimitNOFILE=",
+            },
+        )
+        self._free_spare()
+        with contextlib.suppress(OSError):
+            self._listener.accept()[0].close()
+        self._spare_fd = _spare()
+
+    def _free_spare(self) -> None:
+        if self._spare_fd >= 0:
+            os.close(self._spare_fd)
+        self._spare_fd = -1
 
     def _serve(self, peer: ControlPeer) -> None:
         peer.send()
@@ -201,3 +230,10 @@ class ControlServer:
         if isinstance(line, Subscribe):
             peer.is_subscribed = True
         self._orders.append(ControlOrder(line, peer))
+
+
+def _spare() -> int:
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -4,6 +4,7 @@ It adds and removes watches, asks processes to leave, and reports their states. 
 which models run; the supervisor decides when a dead process starts again.
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -69,6 +70,8 @@ class OnDemand:
         self._n_started = 0
         self._loaded: dict[str, CatalogEntry] = {}
         """The entry that each model was loaded with; it may have left the list since."""
+        self._files: dict[str, Path] = {}
+        """The configuration that the workers of each model read at each of their starts."""
         self._reported: dict[str, WorkerReport] = {}
         """The last report of each worker, by name."""
         self._failed: dict[str, WorkerReport] = {}
@@ -166,6 +169,7 @@ class OnDemand:
                 self._children.watches.remove(watch)
                 if not self._of(report.model):
                     self._recalls.forget(report.model)
+                    self._remove_file(report.model)
 
     def _has_changed(self, report: WorkerReport) -> bool:
         last = self._reported.get(report.worker)
@@ -261,17 +265,22 @@ class OnDemand:
         self._n_started += 1
         self._loaded[entry.info.name] = entry
         self._failed.pop(entry.info.name, None)
-        path = self._folder / f"model-{self._n_started}.json"
+        path = self._files[entry.info.name] = self._folder / f"model-{self._n_started}.json"
         try:
             path.touch(mode=0o600)
             path.write_text(configs.dump(self._catalog.config_of(entry)))
         except OSError as error:
             why = f"cannot write {path}: {error.strerror}"
             self._failed[entry.info.name] = self._refuse(entry.info.name, why)
+            self._remove_file(entry.info.name)
             return
         logger.info("loading", extra={"model": entry.info.name, "n_workers": len(entry.workers)})
         for worker in launch.workers(entry.workers, path, os.environ):
             self._children.add(worker, due_at=now)
+
+    def _remove_file(self, model: str) -> None:
+        with contextlib.suppress(OSError):
+            self._files.pop(model).unlink()
 
     def _unload(self, model: str, now: float) -> None:
         if self._downloads.cancel(model):

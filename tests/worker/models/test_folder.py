@@ -70,6 +70,14 @@ def test_a_closed_subfolder_hides_no_other_model(
     assert "models not listed" in caplog.text
 
 
+def test_a_link_that_leads_nowhere_hides_no_other_model(tmp_path: Path) -> None:
+    fill(tmp_path, "good.gguf", "sub/a.gguf")
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "bad.gguf").symlink_to("x" * 300)  # longer than a name may be
+        (folder / "gone.gguf").symlink_to("gone.gguf")
+    assert [one.name for one in scan(tmp_path)] == ["good", "sub"]
+
+
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"models_dir .*/no: No such file"):
         scan(tmp_path / "no")

@@ -1,9 +1,11 @@
 """The supervisor's end of the control channel, and the lines on it."""
 
+import errno
 import selectors
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -181,6 +183,26 @@ def test_without_a_connection_reports_are_lost(loop: Loop) -> None:
     loop.turn()
     assert repr(loop.server).startswith("<ControlServer connections=0")
     loop.server.report(GREETING)
+
+
+def test_a_connection_without_a_descriptor_is_ended_and_wakes_nobody_again(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept = socket.socket.accept
+    n_fds = len(list(Path("/proc/self/fd").iterdir()))
+
+    def accepted(sock: socket.socket) -> Any:
+        if len(list(Path("/proc/self/fd").iterdir())) > n_fds:  # the peer's own, and the spare one
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(sock)
+
+    with monkeypatch.context() as scarce:
+        scarce.setattr(socket.socket, "accept", accepted)
+        with loop.dial() as peer:
+            assert peer.recv(1) == b""
+            assert not loop.selector.select(0)
+    with loop.dial() as peer:
+        assert decode(peer.recv(4096)) == GREETING
 
 
 def test_nobody_else_can_reach_it(loop: Loop) -> None:

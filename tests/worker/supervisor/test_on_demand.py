@@ -118,3 +118,16 @@ def test_a_recall_ends_with_the_model_that_it_was_about(
     assert not list(on_demand.deadlines())
     on_demand.carry_out(unload, asker, answer, 0.0)
     assert not list(on_demand.deadlines()), "a model that does not run is recalled"
+
+
+def test_the_configuration_of_a_model_is_there_as_long_as_the_model_is(
+    loading: tuple[OnDemand, ChildWatch], tmp_path: Path
+) -> None:
+    """The runtime directory lies in memory on most systems."""
+    on_demand, watch = loading
+    assert [path.name for path in tmp_path.glob("model-*.json")] == ["model-1.json"]
+    on_demand.report_changes()
+    assert list(tmp_path.glob("model-*.json"))
+    watch.child.state = ChildState.ENDED
+    on_demand.report_changes()
+    assert not list(tmp_path.glob("model-*.json"))

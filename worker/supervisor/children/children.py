@@ -123,9 +123,16 @@ class Children:
 
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
+        self._drop_ended(output)
 
     def _log_stderr(self, child: ManagedChild, output: Output) -> None:
         log_stderr(child, output.read())
+        self._drop_ended(output)
+
+    def _drop_ended(self, output: Output) -> None:
+        """Read a pipe no longer that has ended: it would stay readable until the process is."""
+        if output.has_ended:
+            self.selector.unregister(output.fd)
 
     def _read_reports(self, watch: ChildWatch) -> None:
         child = watch.child
@@ -157,7 +164,8 @@ class Children:
             return
         watch.exit_code = code
         for fd in child.fds:
-            self.selector.unregister(fd)
+            if fd in self.selector.get_map():
+                self.selector.unregister(fd)
         self._read_reports(watch)
         log, stderr = child.close()
         self._console.lines(log)

@@ -56,6 +56,8 @@ class Output:
         os.set_blocking(self.fd, False)
         with contextlib.suppress(OSError):  # the user may have no more memory for pipes
             fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self.has_ended = False
+        """Whether nobody can write any more; a process that dies slowly is there all the same."""
         self._partial = b""
 
     def read(self) -> bytes:
@@ -76,7 +78,9 @@ class Output:
 
     def _chunk(self) -> bytes:
         with contextlib.suppress(BlockingIOError):
-            return os.read(self.fd, _READ_BYTES)
+            chunk = os.read(self.fd, _READ_BYTES)
+            self.has_ended = not chunk
+            return chunk
         return b""
 
 
