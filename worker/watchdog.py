@@ -15,6 +15,9 @@ from worker.link.tasks.preparation import Preparation
 logger = logging.getLogger(__name__)
 
 _ACTION = "the worker ends at once"
+_STOOD_STILL_S = 2.0
+"""Seconds between two checks after which this process may have been paused: a container may be, and
+time goes on. A gateway that asks for rare heartbeats makes them as rare."""
 
 
 class Watchdog:
@@ -25,24 +28,41 @@ class Watchdog:
         self._notifier = notifier
         self._stall_s = stall_s
         self._next_report = 0.0
+        self._checked_at = 0.0
+        self._has_stood_still = False
+        self._spared: dict[str, tuple[float, float]] = {}
+        """The work that got its time anew last: when it began, and when that was; by its kind."""
 
     def check(self, engine: Engine | None, preparation: Preparation) -> None:
         """End the process at once if the engine or a preparation is stuck."""
+        now = time.monotonic()
+        self._has_stood_still = now - self._checked_at > _STOOD_STILL_S
+        self._checked_at = now
         if engine is not None and (since := engine.progress.started_s):
             limit_s = engine.progress.stall_s
-            stalled_s = time.monotonic() - since
-            if stalled_s > limit_s:
+            stalled_s = now - since
+            if stalled_s > limit_s and not self._is_spared("engine", since, limit_s):
                 logger.critical(
                     "engine stuck",
                     extra={"stalled_s": stalled_s, "limit_s": limit_s, "action": _ACTION},
                 )
                 _leave()
-        if (job := preparation.stuck(self._stall_s)) is not None:
+        job = preparation.stuck(self._stall_s)
+        if job is not None and not self._is_spared("preparation", job.started_s, self._stall_s):
             logger.critical(
                 "preparation stuck",
                 extra={"job": job.label, "limit_s": job.limit_s, "action": _ACTION},
             )
             _leave()
+
+    def _is_spared(self, kind: str, since: float, limit_s: float) -> bool:
+        """Whether work that began then has its time anew, once, because it may have been paused."""
+        spared, at = self._spared.get(kind, (0.0, 0.0))
+        if spared == since:
+            return self._checked_at - at <= limit_s
+        if self._has_stood_still:
+            self._spared[kind] = since, self._checked_at
+        return self._has_stood_still
 
     def feed(self, state: Callable[[], str]) -> None:
         """Report to the supervisor's watchdog twice in its interval, with the state as text.
