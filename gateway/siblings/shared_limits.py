@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.pool.pool import Pool
 from gateway.pool.tenants.allowances import Refund, Spent, UsageHistory
+from gateway.pool.tenants.moving_window import WINDOW_S
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from gateway.siblings.siblings import Answer, Siblings
 
@@ -21,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 _QUESTION = "limits"
 _EVERY_S = 1.0
-_FORGOTTEN_S = 60.0
-"""A gateway that has not asked for this long is taken to have ended."""
 
 
 class _PendingUsage:
@@ -41,6 +40,12 @@ class _PendingUsage:
     def give_back(self, refund: Refund) -> None:
         key = refund.tenant, math.floor(refund.at), refund.day
         self.refunds[key] = self.refunds.get(key, 0) + refund.tokens
+
+    def forget_seconds(self) -> None:
+        """Keep refunds by the day alone, which bounds their number."""
+        refunds, self.refunds = self.refunds, {}
+        for (tenant, _, day), tokens in refunds.items():
+            self.give_back(Refund(tenant, tokens, 0.0, day))
 
     def add(self, other: "_PendingUsage") -> None:
         for tenant, (requests, tokens) in other.spent.items():
@@ -67,6 +72,8 @@ class SharedLimits:
         self._askers: dict[str, _PendingUsage] = {}
         self._received: dict[str, int] = {}
         """Number of the last answer of each gateway that counts here."""
+        self._turns: dict[str, Mapping[str, int]] = {}
+        """Tasks of each tenant at each other gateway, as it has last said."""
         self._numbers = itertools.count(1)
         self._has_started = False
         """Whether this gateway has read the usage so far; a gateway that starts has not."""
@@ -113,12 +120,12 @@ class SharedLimits:
 
     async def _exchange(self, *, is_first: bool) -> list[Answer]:
         """Ask all others once, and count what they have used since; return their answers."""
-        name = self._siblings.name
+        name, known = self._siblings.name, set(self._askers)
         answers = await self._siblings.ask(
             _QUESTION, asker=name, is_first=is_first, received=self._received
         )
+        self._note_who_is_there(known, answers)
         found = {name: answer for name, answer in answers.items() if answer}
-        self._received = {name: self._received.get(name, 0) for name in answers}
         allowances = self._pool.dispatcher.allowances
         for sibling, answer in found.items():
             self._received[sibling] = answer.get("number", 0)
@@ -127,18 +134,26 @@ class SharedLimits:
                 allowances.learn(Spent(tenant, requests, max(0, tokens)))
             for refund in answer.get("refunds", ()):
                 allowances.give_back(Refund(*refund))
-        self._pool.dispatcher.queue.share_concurrency(_elsewhere(found.values()))
+            self._turns[sibling] = answer["turns"]
+        self._pool.dispatcher.queue.share_concurrency(_elsewhere(self._turns.values()))
         return [*found.values()]
+
+    def _note_who_is_there(self, known: Iterable[str], names: Iterable[str]) -> None:
+        """Forget askers that have ended; one that is there is told all from now on, if it asks."""
+        now = asyncio.get_running_loop().time()
+        for gone in set(known).difference(names):
+            self._askers.pop(gone, None)
+        for name in names:
+            asker = self._askers.setdefault(name, _PendingUsage(now))
+            if now - asker.asked_at > WINDOW_S:
+                asker.forget_seconds()
+        self._received = {name: self._received.get(name, 0) for name in names}
+        self._turns = {name: self._turns.get(name, {}) for name in names}
 
     async def _answer(self, asked: Mapping[str, Any]) -> Answer:
         """Return the usage since the last answer that arrived; the whole history at first."""
         now, name = asyncio.get_running_loop().time(), str(asked["asker"])
-        last = self._askers.pop(name, None)
-        self._askers = {
-            other: asker
-            for other, asker in self._askers.items()
-            if now - asker.asked_at < _FORGOTTEN_S
-        }
+        last = self._askers.get(name)
         is_first = bool(asked["is_first"])
         if last is None or is_first:
             last = _PendingUsage(now)
@@ -174,10 +189,10 @@ class SharedLimits:
             asker.give_back(refund)
 
 
-def _elsewhere(answers: Iterable[Answer]) -> dict[str, ConcurrencyElsewhere]:
+def _elsewhere(turns: Iterable[Mapping[str, int]]) -> dict[str, ConcurrencyElsewhere]:
     found: dict[str, ConcurrencyElsewhere] = {}
-    for answer in answers:
-        for tenant, n_tasks in answer["turns"].items():
+    for at_one in turns:
+        for tenant, n_tasks in at_one.items():
             before = found.get(tenant, ConcurrencyElsewhere(0, 0))
             found[tenant] = ConcurrencyElsewhere(before.n_tasks + n_tasks, before.n_gateways + 1)
     return found

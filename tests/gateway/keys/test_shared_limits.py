@@ -10,6 +10,7 @@ from gateway import usage_today
 from gateway.keys.api_key import KeyLimits
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
+from gateway.pool.tenants.allowances import Refund
 from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere
 from gateway.siblings.shared_limits import SharedLimits
 from gateway.siblings.siblings import Siblings
@@ -139,6 +140,85 @@ async def test_answers_at_once_are_shared(tmp_path: Path) -> None:
     await two.hear()
     assert two.pool.dispatcher.queue.concurrency.elsewhere == {}
     one.siblings.close()
+    two.siblings.close()
+
+
+async def test_a_gateway_that_was_silent_for_minutes_is_told_all(
+    tmp_path: Path,
+) -> None:
+    one, two, three = (Gateway(tmp_path / "s", name) for name in ("one", "two", "three"))
+    for gateway in (one, two, three):
+        await gateway.start()
+    allowances = one.pool.dispatcher.allowances
+    spec = dataclasses.replace(task(1, tenant="x"), limits=LIMITS, n_answer=500)
+    allowances.reserve(spec, 0)
+    one.shared._askers["two"].asked_at -= 300
+    for gateway in (three, one):
+        await gateway.hear()
+    allowances.settle("x", 1, 21)
+    await two.hear()
+    assert two.left()[1] == one.left()[1] == 979
+    for gateway in (one, two, three):
+        gateway.siblings.close()
+
+
+async def test_what_a_gateway_uses_before_another_has_asked_it_counts_there(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    two.pool.dispatcher.allowances.request("x", LIMITS)
+    await one.hear()
+    assert one.left() == two.left() == (2, 1000)
+    one.siblings.close()
+    two.siblings.close()
+
+
+async def test_gateways_that_have_ended_are_forgotten(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    assert set(one.shared._askers) == {"two"}
+    two.siblings.close()
+    await one.hear()
+    assert not one.shared._askers
+    one.siblings.close()
+
+
+async def test_refunds_for_a_silent_gateway_take_no_room_by_the_second(tmp_path: Path) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    asker, start = one.shared._askers["two"], asyncio.get_running_loop().time()
+    asker.asked_at = start - 200
+    for age in range(150):
+        one.shared._refund(Refund("x", 2, start - age, 1))
+    await one.hear()
+    assert asker.refunds == {("x", 0, 1): 300}
+    one.siblings.close()
+    two.siblings.close()
+
+
+async def test_answers_of_a_gateway_that_is_silent_go_on_counting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = Gateway(tmp_path / "s", "one"), Gateway(tmp_path / "s", "two")
+    await one.start()
+    await two.start()
+    one.pool.dispatcher.queue.concurrency._n_tasks["x"] = 2
+    await two.hear()
+
+    async def silent(name: str, line: bytes) -> tuple[bool, None]:
+        return True, None  # as after a time-out
+
+    with monkeypatch.context() as patch:
+        patch.setattr(two.siblings, "_ask", silent)
+        for _ in range(2):
+            await two.hear()
+            elsewhere = two.pool.dispatcher.queue.concurrency.elsewhere
+            assert elsewhere == {"x": ConcurrencyElsewhere(2, 1)}
+    one.siblings.close()
+    await two.hear()
+    assert two.pool.dispatcher.queue.concurrency.elsewhere == {}
     two.siblings.close()
 
 
