@@ -2,18 +2,20 @@
 
 The log is what counts. How far each of its files is taken in stands in the same transaction as the
 sums, so that a line counts once, whichever process takes it in, and nothing is lost by a crash: who
-starts next takes in the rest. Without the database it is made anew from the log.
+starts next takes in the rest. Questions read the rest themselves, so that a database which another
+program has locked lacks nothing. Without the database it is made anew from the log.
 """
 
 import contextlib
 import errno
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from gateway.usage.entry import COUNTS, Tokens, UsageEntry, read_entry
+from gateway.usage.log_file import PATTERN
 from protocol.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -175,8 +177,8 @@ def ask(
 ) -> dict[tuple[str, ...], Tokens]:
     """Return sums by `by`, names of `GROUPS`, of the days from `first` to `last`, both included.
 
-    `where` bounds them to a key or a model. At most one more than `MAX_ROWS` are returned. Raises
-    `sqlite3.Error`.
+    `where` bounds them to a key or a model. At most one more than `MAX_ROWS` are returned of those
+    in the database. Raises `sqlite3.Error`.
     """
     assert not set(by) - set(GROUPS) and not set(where) - set(GROUPS)
     tests = [f"{name} = ?" for name in where]
@@ -191,13 +193,38 @@ def ask(
     query += f" GROUP BY {', '.join(by)} ORDER BY {', '.join(by)}" if by else ""
     query += f" LIMIT {MAX_ROWS + 1}"
     with contextlib.closing(_reader(folder)) as connection:
+        connection.execute("BEGIN")  # one view of the database for both
         rows = connection.execute(query, values).fetchall()
+        rest = unwritten(_rest(connection, folder), by, where, first, last)
     n = len(by)
-    return {
+    found = {
         row[:n]: Tokens(**dict(zip(COUNTS, row[n:], strict=True)))
         for row in rows
         if row[n] is not None  # the sum of no rows
     }
+    for group, tokens in rest.items():
+        found[group] = found.get(group, Tokens()).plus(tokens)
+    return found
+
+
+def _rest(connection: sqlite3.Connection, folder: Path) -> Iterator[UsageEntry]:
+    """Yield the entries of the log that the database lacks; raises `sqlite3.Error`."""
+    taken = dict(connection.execute("SELECT name, n_bytes FROM files"))
+    for path in folder.glob(PATTERN):
+        start = taken.get(path.name, 0)
+        with contextlib.suppress(OSError):  # it was removed meanwhile, or cannot be read
+            if path.stat().st_size > start:
+                with path.open("rb") as file:
+                    file.seek(start)
+                    yield from _whole_entries(file)
+
+
+def _whole_entries(lines: Iterable[bytes]) -> Iterator[UsageEntry]:
+    """Read lines; one that cannot be read is left out here, and logged when it is taken in."""
+    for line in lines:
+        if line.endswith(b"\n"):
+            with contextlib.suppress(ValueError):
+                yield read_entry(line)
 
 
 def spent_on(folder: Path, day: str) -> dict[str, Tokens]:

@@ -59,6 +59,7 @@ class UsageRecorder:
         self._waiters: list[Future[None]] = []
         self._is_closing = False
         self._is_failing = False
+        self._is_log_failing = False
         self._behind: set[Path] = set()
         """Files of this process of which the database may lack lines."""
         self._knows_others = False
@@ -112,8 +113,8 @@ class UsageRecorder:
 
     @property
     def is_failing(self) -> bool:
-        """Whether the last write has failed."""
-        return self._is_failing
+        """Whether the log could not be written to, so that what was put is in memory only."""
+        return self._is_log_failing
 
     @contextlib.contextmanager
     def at_rest(self) -> Iterator[None]:
@@ -186,9 +187,11 @@ class UsageRecorder:
             if entries:
                 self._log.append(b"".join([entry.line() for entry in entries]))
                 entries = []
+                self._is_log_failing = False
                 self._behind.add(self._log.path)
             self._log.sync(now=is_closing)
         except Exception as error:
+            self._is_log_failing = bool(entries)
             sums = _sums(entries)  # before the loop has to wait for the lock
             with self._lock:
                 self._keep(sums)

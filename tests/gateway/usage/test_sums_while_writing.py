@@ -1,5 +1,6 @@
 """Questions about the usage while it is being written: each request counts once."""
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ import pytest
 
 from gateway.routes.operators import usage as endpoints
 from gateway.siblings.siblings import Siblings
-from gateway.usage.database import ask
+from gateway.usage.database import UsageDatabase, ask, spent_on
+from gateway.usage.log_file import PATTERN
 from gateway.usage.recorder import UsageRecorder
-from tests.gateway.usage.test_recorder import entry, open_recorder
+from tests.gateway.usage.test_recorder import DAY, entry, open_recorder
 
 ALL = endpoints.UsageQuestion(("key",), {}, "", "")
 WRITTEN_S = 0.3
@@ -74,3 +76,38 @@ async def test_another_gateway_is_told_only_what_cannot_be_written(
 
 def _full(_: bytes) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_lines_that_the_database_lacks_count(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder.put(entry())
+    recorder.flush().result(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(UsageDatabase, "take_in", _locked)
+        recorder.put(entry("bob", n=3))
+        recorder.flush().result(5)
+        assert asked(recorder) == 2
+        assert ask(recorder.folder, ("key",), {"key": "bob"})[("bob",)].completion == 3
+        assert spent_on(recorder.folder, DAY)["bob"].completion == 3
+    other = UsageDatabase(recorder.folder)  # of another gateway, which takes them in first
+    other.open()
+    for path in recorder.folder.glob(PATTERN):
+        other.take_in(path)
+    assert asked(recorder) == 2
+    other.close()
+
+
+async def test_another_gateway_is_not_told_what_is_in_the_log(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = endpoints.UsageEndpoints(recorder, Siblings(""))
+    monkeypatch.setattr(UsageDatabase, "take_in", _locked)
+    recorder.put(entry())
+    recorder.flush().result(5)
+    monkeypatch.setattr(recorder, "unwritten", lambda: [entry()])  # came since
+    assert await answers._flush_for_sibling({}) == {"unwritten": []}
+
+
+def _locked(_: UsageDatabase, path: Path) -> None:
+    raise sqlite3.OperationalError(f"database is locked: {path}")
