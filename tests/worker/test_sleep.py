@@ -16,11 +16,18 @@ from protocol.config.config import WorkerConfig
 from protocol.errors import EXIT_CONFIG, EXIT_ERROR, EXIT_OK, ConfigError, ErrorCode
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.side_tasks import LoraListed, SetLora, SetSystemPrompt, SystemPromptSet
+from protocol.wire.side_tasks import (
+    LoraListed,
+    SetLora,
+    SetSystemPrompt,
+    SlotAction,
+    SystemPromptSet,
+)
 from tests.envelopes import of_task
 from tests.worker.router import Gateway
 from worker.engine.fake.backend import FakeBackend
 from worker.engine_thread import Progress
+from worker.link.tasks import slot_files
 from worker.process import WorkerProcess
 from worker.sleep import IdleTime
 
@@ -300,6 +307,38 @@ def test_a_gateway_that_comes_back_finds_it_asleep(stage: Stage) -> None:
     assert stage.n_opened == 1
     (end,) = stage.ask(generate(1))
     assert isinstance(end, m.Done)
+
+
+@pytest.mark.parametrize("action", ["save", "restore"])
+def test_a_worker_stays_awake_until_the_file_of_a_slot_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """Its gateway is gone meanwhile; the file's thread uses the model's library."""
+    (tmp_path / "slots").mkdir()
+    stage = Stage(tmp_path, slot_save_path=str(tmp_path / "slots"))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def held(*_: object) -> None:
+        has_begun.set()
+        assert may_end.wait(10)
+        raise OSError("no disk")
+
+    monkeypatch.setattr(slot_files, "write" if action == "save" else "read", held)
+    stage.ask(generate(1))
+    task = SlotAction(action=action, filename="story")
+    stage.gateway.send(m.Envelope(m.TaskKey(2), task, 0))
+    stage.until(has_begun.is_set)
+    stage.gateway.close()
+    stage.gateway.open()
+    stage.gateway.heard.clear()
+    stage.until(lambda: bool(stage.gateway.of(m.Ready)))
+    stage.welcome()
+    stage.heartbeats()
+    stage.now += IDLE_S
+    assert not stage.heartbeats(5)[-1].is_sleeping and stage.n_closed == 0
+    may_end.set()
+    stage.until(lambda: stage.heartbeats()[-1].is_sleeping)
+    stage.close()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,6 +70,8 @@ class SideTasks:
         self._is_writing = False
         """The file thread holds a copy. Used by the engine's thread only."""
         self._files = ThreadPoolExecutor(1, thread_name_prefix="files")
+        self._file_work: set[Future[None]] = set()
+        """What the file thread has not done yet."""
         states = backend.states
         self._stamp = slot_files.StateStamp(
             version=states.version, facts=states.facts, projector=states.projector,
@@ -100,7 +102,7 @@ class SideTasks:
         if message.action == "save":
             self._call(key, lambda: self._copy(task), slot)
         else:
-            self._files.submit(self._read, task)
+            self._on_file_thread(partial(self._read, task))
 
     def drop(self, connection: int) -> None:
         """Forget what waits and came over a connection: the gateway that wanted it is gone."""
@@ -117,9 +119,19 @@ class SideTasks:
         """End the file thread, once it has done what it was given."""
         self._files.shutdown(wait=False)
 
+    @property
+    def is_at_files(self) -> bool:
+        """Whether the file thread works; it uses the backend, also for a gateway that is gone."""
+        return bool(self._file_work)
+
     def settle(self) -> None:
         """Wait until the file thread has done all that it was given."""
         self._files.submit(int).result()
+
+    def _on_file_thread(self, work: Callable[[], None]) -> None:
+        future = self._files.submit(work)
+        self._file_work.add(future)
+        future.add_done_callback(self._file_work.discard)
 
     def _path(self, message: SlotAction) -> Path:
         # The gateway has checked this; but a file outside the folder must never be touched.
@@ -182,7 +194,7 @@ class SideTasks:
             media=slot.media,
         )  # fmt: skip
         self._is_writing = True
-        self._files.submit(self._write, task, saved, start)
+        self._on_file_thread(partial(self._write, task, saved, start))
         return None
 
     def _own_slot(self, action: SlotAction, slot_id: int) -> Slot:

@@ -114,7 +114,8 @@ class Tasks:
     @property
     def is_idle(self) -> bool:
         """No task is here at all, and no thread works for one that was."""
-        return self.is_unused and not self.running
+        is_at_files = self._side is not None and self._side.is_at_files
+        return self.is_unused and not self.running and not is_at_files
 
     @property
     def is_unused(self) -> bool:
