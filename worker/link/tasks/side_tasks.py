@@ -38,6 +38,10 @@ Work = Callable[[], Terminal | None]
 
 MAX_PENDING = 4
 """Maximum of saves and restores in progress; beyond, a request is refused with 429."""
+_OF_WINDOWS = (
+    ". A model with sliding windows takes a slot only with the `-np` and `--kv-unified` with which"
+    " it was saved"
+)
 OWNERS = ":keys"
 """Folder of the owners' folders; no valid file name has a colon."""
 
@@ -312,7 +316,8 @@ class SideTasks:
         if isinstance(saved, SlotFileMismatch):
             raise _not_restored(str(saved))
         if not self._backend.states.put(slot.id, saved.state, count_positions(saved.tokens)):
-            raise _not_restored(NOT_A_STATE)
+            states = self._backend.states
+            raise _not_restored(NOT_A_STATE + (_OF_WINDOWS if states.needs_checkpoints else ""))
         slot.append(saved.tokens)
         slot.media = saved.media
         slot.salt = saved.salt

@@ -109,13 +109,22 @@ def test_a_failed_restore_empties_the_slot(tmp_path: Path) -> None:
     assert bench.read(PROMPT, 0) == 0
 
 
-def test_a_state_that_the_backend_refuses_empties_the_slot(tmp_path: Path) -> None:
+def test_a_state_that_the_backend_refuses_empties_the_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = Bench(tmp_path, n_slots=1)
     stamp = slot_files.StateStamp(version=3, facts=bench.rig.backend.states.facts)
     slot_files.write(tmp_path / "story", slot_files.SavedSlot([1, 2], b"of no use"), stamp)
     bench.read(PROMPT, 0)
-    assert isinstance(bench.do("restore", 0), Failed)
+    answer = bench.do("restore", 0)
+    assert isinstance(answer, Failed)
+    assert answer.message == f"Unable to restore slot: {NOT_A_STATE}"
     assert bench.read(PROMPT, 0) == 0
+    monkeypatch.setattr(bench.rig.backend.states, "needs_checkpoints", True)
+    answer = bench.do("restore", 0)
+    assert isinstance(answer, Failed) and answer.code is ErrorCode.INVALID_REQUEST
+    assert answer.message.startswith(f"Unable to restore slot: {NOT_A_STATE}. ")
+    assert "sliding windows" in answer.message and "`-np`" in answer.message
 
 
 def test_a_disk_that_takes_nothing_gives_an_error_and_no_file(tmp_path: Path) -> None:
