@@ -76,6 +76,20 @@ async def test_what_waits_beyond_its_time_gets_a_429_with_the_time_to_come_back(
         first.cancel()
 
 
+@pytest.mark.parametrize("body", [{"n": 2}, {"prompt": ["a", "b"]}])
+async def test_each_answer_of_a_request_must_begin_in_time(
+    tmp_path: Path, body: dict[str, Any]
+) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(SLOW)
+        asked = asyncio.ensure_future(ask(gateway, {"x-slo-ttft-ms": "200"}, **body))
+        await until(lambda: bool(worker.engine.waiting))  # one of the two has the slot
+        refused = await asked
+        assert refused.status_code == 429, refused.text
+        assert "the limit of x-slo-ttft-ms" in refused.json()["error"]["message"]
+        await until(lambda: bool(worker.engine.cancelled))
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_deadline_ends_what_runs(tmp_path: Path, stream: bool) -> None:
     async with running(tmp_path) as gateway:
