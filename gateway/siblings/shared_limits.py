@@ -104,11 +104,16 @@ class SharedLimits:
             self._clock = None
 
     async def _run(self) -> None:
+        is_failing = False
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
                 await self._exchange(is_first=False)
+                is_failing = False
             except Exception:
+                if is_failing:
+                    continue  # for an hour without a free descriptor, one line and not 3,600
+                is_failing = True
                 logger.exception(
                     "unexpected exception",
                     extra={

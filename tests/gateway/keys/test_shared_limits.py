@@ -19,6 +19,7 @@ from gateway.usage_today import used_today
 from protocol.config.config import GatewayConfig
 from protocol.errors import TaskError
 from tests.gateway.dispatching import task
+from tests.gateway.inprocess import until
 
 LIMITS = KeyLimits(requests_per_minute=3, tokens_per_day=1000)
 
@@ -220,6 +221,29 @@ async def test_answers_of_a_gateway_that_is_silent_go_on_counting(
     await two.hear()
     assert two.pool.dispatcher.queue.concurrency.elsewhere == {}
     two.siblings.close()
+
+
+async def test_an_exchange_that_goes_on_failing_is_one_line_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway, n_asked, failing = Gateway(tmp_path / "s", "one"), 0, set(range(1, 4)) | {6}
+    await gateway.start()
+    others = gateway.siblings._others
+
+    def asked() -> list[str]:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked in failing:
+            raise OSError(24, "Too many open files")
+        return others()
+
+    monkeypatch.setattr(gateway.siblings, "_others", asked)
+    monkeypatch.setattr("gateway.siblings.shared_limits._EVERY_S", 0.001)
+    asking = asyncio.create_task(gateway.shared._run())
+    await until(lambda: n_asked > 7)
+    asking.cancel()
+    assert [record.message for record in caplog.records] == ["unexpected exception"] * 2
+    gateway.siblings.close()
 
 
 def test_the_day_goes_on_with_the_usage_that_was_kept(
