@@ -16,19 +16,19 @@ from protocol.errors import ErrorCode, TaskError
 NOTICE_S = 1.0
 """Wait before a stream gets its first queue position, and minimum time between two positions."""
 
-_LOAD_AGAIN_S = 5
-"""`Retry-After` of a request whose model was still loading."""
+_PREPARE_AGAIN_S = 5
+"""`Retry-After` of a request whose model was still loading, or whose media were being fetched."""
 
 Refuse = Callable[[str], TaskError]
 
 
-async def keep_loading_in_time(urgency: Urgency, spent_s: float) -> Never:
-    """Raise `TaskError` when a request that waits for its model has no time left."""
+async def keep_preparing_in_time(urgency: Urgency, spent_s: float, what: str) -> Never:
+    """Raise `TaskError` when a request has no time left for what comes before its tasks."""
     if math.isfinite(urgency.start_s):
         await asyncio.sleep(urgency.start_s - spent_s)
         header = TTFT_HEADER if urgency.ttft_s < urgency.timeout_s else TIMEOUT_HEADER
-        message = f"The model was not loaded within {urgency.start_s:g} s, the limit of {header}"
-        raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": _LOAD_AGAIN_S})
+        message = f"{what} within {urgency.start_s:g} s, the limit of {header}"
+        raise TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": _PREPARE_AGAIN_S})
     await _forever()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.api.fields.media_links import MediaLink
 from gateway.api.reply import RequestPlan
+from gateway.http.bodies.body import BodyReservation
 from gateway.http.disconnect import together
 from gateway.media.allow import AllowedUrls
 from gateway.media.fetch import Fetcher, NotFetched
@@ -35,32 +36,40 @@ class MediaLoader:
         self._fetches = bool(allowed)
         self._places = asyncio.Semaphore(_AT_ONCE)
 
-    async def fill(self, plan: RequestPlan) -> RequestPlan:
-        """Return the plan with all its media; raises `InvalidRequest` naming the field."""
+    async def fill(self, plan: RequestPlan, held: BodyReservation) -> RequestPlan:
+        """Return the plan with all its media; raises as `load` does."""
         if not plan.links:
             return plan
-        media = await self.load(plan.links, plan.tasks[0].media)
+        media = await self.load(plan.links, plan.tasks[0].media, held)
         return replace(plan, tasks=tuple(replace(task, media=media) for task in plan.tasks))
 
-    async def load(self, links: Sequence[MediaLink], media: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Return media with what the links name in its place; raises `InvalidRequest`."""
+    async def load(
+        self, links: Sequence[MediaLink], media: tuple[bytes, ...], held: BodyReservation
+    ) -> tuple[bytes, ...]:
+        """Return media with what the links name in its place; raises `InvalidRequest`.
+
+        The request holds it beside its body; raises `TaskError` if that is too much.
+        """
         if not links:
             return media
         # A dialog may contain the same picture in each turn: it is fetched once.
         first = {(link.url, link.kind): link for link in links}
-        loaded = await together(self._load(link) for link in first.values())
+        loaded = await together(self._load(link, held) for link in first.values())
         data = dict(zip(first, loaded, strict=True))
         found = {link.place: data[link.url, link.kind] for link in links}
         return tuple(found.get(i, own) for i, own in enumerate(media))
 
-    async def _load(self, link: MediaLink) -> bytes:
+    async def _load(self, link: MediaLink, held: BodyReservation) -> bytes:
         try:
             if link.url.startswith(SCHEME):
-                return await self._read(link.url)
-            if not self._fetches:
+                data = await self._read(link.url)
+            elif not self._fetches:
                 raise NotFetched(_NO_HOSTS)
-            async with self._places:
-                return await self._fetcher.get(link.url, link.kind)
+            else:
+                async with self._places:
+                    data = await self._fetcher.get(link.url, link.kind)
+            held.take(len(data))
+            return data
         except (NotFetched, ValueError) as error:
             raise InvalidRequest(f"Field '{link.param}': {error}", param=link.param) from error
 

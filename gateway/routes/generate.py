@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.fields.prompt import is_several
 from gateway.api.reply import RequestPlan, TaskOutcome, whole_calls
 from gateway.http.answer_budget import AnswerReservation
-from gateway.http.bodies.body import in_thread
+from gateway.http.bodies.body import HELD, in_thread
 from gateway.http.direct_write import DIRECT_WRITER
 from gateway.http.disconnect import disconnected, guarded, together
 from gateway.http.errors import json_response, note_cause, task_error_body
@@ -89,7 +89,7 @@ class GenerationEndpoint:
         """Run a plan and answer with it."""
         scope, receive, _, origin = exchange
         self._check_number(len(plan.tasks), plan.tasks[0].params.n, card, origin)
-        plan = await with_media(self._service, plan, receive)
+        plan = await with_media(self._service, plan, scope, receive)
         if plan.system_prompt is not None:
             require_admin(scope)
             await self._service.pool.calls.set_system_prompt(card, plan.system_prompt)
@@ -203,11 +203,13 @@ def _weight(outcome: TaskOutcome) -> int:
     return len(outcome.tokens) + len(outcome.done.biases) + n_top
 
 
-async def with_media(service: Service, plan: RequestPlan, receive: Receive) -> RequestPlan:
-    """Fetch what the plan only names, as long as its client waits for it."""
+async def with_media(
+    service: Service, plan: RequestPlan, scope: Scope, receive: Receive
+) -> RequestPlan:
+    """Fetch what the plan only names, as long as its client waits for it and its time allows."""
     if not plan.links:
         return plan
-    return await guarded(service.media.fill(plan), disconnected(receive))
+    return await service.fetched(service.media.fill(plan, scope[HELD]), scope, receive)
 
 
 async def collect(stream: TaskStream, held: AnswerReservation) -> TaskOutcome:

@@ -40,7 +40,7 @@ class PromptEndpoints:
         asked = await self._service.read(scope, receive, self._kind)
         plan = await asked.in_thread(self._planner, asked.body, asked.card)
         if counts:
-            plan = await with_media(self._service, plan, receive)
+            plan = await with_media(self._service, plan, scope, receive)
         task = plan.tasks[0]
         if task.chat is None:
             raise InvalidRequest("'messages' is required", param="messages")

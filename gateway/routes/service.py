@@ -1,7 +1,7 @@
 """What every endpoint needs: configuration, pool, metrics, limits, readers of bodies."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from gateway.http.disconnect import answered, disconnected, guarded
 from gateway.http.errors import RequestRefused
 from gateway.http.origin.request_origin import plain_origin
 from gateway.http.origin.urgency import read_urgency
-from gateway.http.waiting import keep_loading_in_time
+from gateway.http.waiting import keep_preparing_in_time
 from gateway.keys.api_key import key_of, limits_of
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
@@ -160,10 +160,25 @@ class Service:
         if is_loaded:
             scope[MODEL_LEASES].callback(self.models.release, used)
         else:
-            spent_s = time.monotonic() - scope[REQUEST].arrived_at
-            in_time = keep_loading_in_time(read_urgency(scope, {}), spent_s)
-            await guarded(_wait(self.models, used, scope), disconnected(receive), in_time)
+            waiting = _wait(self.models, used, scope)
+            await self.in_time(waiting, scope, receive, "The model was not loaded")
         return await self.models.card(used)
+
+    async def in_time(
+        self, work: Coroutine[Any, Any, T], scope: Scope, receive: Receive, what: str
+    ) -> T:
+        """Return the result of work that a request needs before it has tasks.
+
+        Raises `ClientGone` if its client leaves, and `TaskError` that says `what` if its time is
+        over.
+        """
+        spent_s = time.monotonic() - scope[REQUEST].arrived_at
+        watcher = keep_preparing_in_time(read_urgency(scope, {}), spent_s, what)
+        return await guarded(work, disconnected(receive), watcher)
+
+    async def fetched(self, work: Coroutine[Any, Any, T], scope: Scope, receive: Receive) -> T:
+        """Return the result of work that fetches media; raises as `in_time` does."""
+        return await self.in_time(work, scope, receive, "The images or sounds were not fetched")
 
     async def run(
         self, task: TaskMessage, card: ModelCard, scope: Scope, receive: Receive, kind: type[T]

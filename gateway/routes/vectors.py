@@ -13,8 +13,8 @@ from gateway.api.fields.embedding import EmbeddingPlan, joined, plan_embeddings
 from gateway.api.llamacpp.embedding import native_answer
 from gateway.api.llamacpp.rerank import plan_rerank, rerank_answer
 from gateway.api.openai.embeddings import embeddings_answer
-from gateway.http.bodies.body import in_thread
-from gateway.http.disconnect import all_answered, disconnected, guarded
+from gateway.http.bodies.body import HELD, BodyReservation, in_thread
+from gateway.http.disconnect import all_answered
 from gateway.http.errors import json_response
 from gateway.http.origin.request_origin import plain_origin
 from gateway.http.origin.urgency import read_urgency
@@ -56,16 +56,17 @@ class VectorEndpoints:
         read = partial(plan_embeddings, native=native)
         plan = await asked.in_thread(read, asked.body, asked.card)
         if any(plan.links):
-            plan = await guarded(self._filled(plan), disconnected(request.receive))
+            filled = self._filled(plan, request.scope[HELD])
+            plan = await self._service.fetched(filled, request.scope, request.receive)
         result = joined(await self._answers(plan.tasks, asked, Embedded))
         is_long = sum(map(len, result.vectors)) >= _LARGE
         return await in_thread(is_long, lambda: json_response(write(plan, result)))
 
-    async def _filled(self, plan: EmbeddingPlan) -> EmbeddingPlan:
+    async def _filled(self, plan: EmbeddingPlan, held: BodyReservation) -> EmbeddingPlan:
         """Fetch what the plan only names."""
         load = self._service.media.load
         loaded = [
-            await load(links, task.media)
+            await load(links, task.media, held)
             for task, links in zip(plan.tasks, plan.links, strict=True)
         ]
         tasks = zip(plan.tasks, loaded, strict=True)

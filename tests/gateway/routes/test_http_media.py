@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from protocol.config.limits import LimitsConfig
 from protocol.wire.messages import Generate
 from tests.fakes.echo import FakeOptions
-from tests.gateway.inprocess import Running, running
-from tests.gateway.media.test_fetch import IMAGE, PNG, serving
+from tests.gateway.inprocess import Running, running, until
+from tests.gateway.media.test_fetch import IMAGE, OK, PNG, serving
 
 SEEING = FakeOptions(media_marker="<M>")
 
@@ -126,3 +127,48 @@ async def test_images_are_counted_with_the_words(tmp_path: Path, path: str) -> N
         part = {"type": "image", "source": source} if "messages" in path else image("file://b.png")
         body = {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1}
         assert (await gateway.post(path, body)).json()["input_tokens"] == 1 + len(b"four")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/embeddings"])
+async def test_a_fetch_ends_with_the_time_of_its_request(
+    tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.http.origin.refusal_pause.PAUSE_S", 0.01)
+
+    async def never(writer: asyncio.StreamWriter) -> None:
+        writer.write(OK)
+        while not writer.is_closing():
+            writer.write(b"x-slow: 1\r\n")
+            await asyncio.sleep(0.02)
+
+    options = FakeOptions(media_marker="<M>", pooling="mean" if "embed" in path else "none")
+    async with (
+        serving(never) as server,
+        running(tmp_path, media_url_allow=("127.0.0.1:*",)) as gateway,
+    ):
+        await gateway.add_worker(options)
+        url = f"http://127.0.0.1:{server.port}/"
+        body = {"input": [{"content": [image(url)]}]} if "embed" in path else chat(url)
+        for header in ({"x-request-timeout": "0.1"}, {"x-slo-ttft-ms": "100"}):
+            asked = gateway.post(path, body, headers=header)
+            response = await asyncio.wait_for(asked, 5)
+            assert response.status_code == 429, response.text
+            assert next(iter(header)) in response.json()["error"]["message"]
+        assert server.asked
+
+
+async def test_what_was_fetched_counts_as_a_part_of_the_body(tmp_path: Path) -> None:
+    (tmp_path / "b.png").write_bytes(bytes(700_000))
+    limits = LimitsConfig(bodies_mib=1)
+    async with running(tmp_path, media_path=str(tmp_path), limits=limits) as gateway:
+        worker = await gateway.add_worker(
+            FakeOptions(media_marker="<M>", free_running=False, n_slots=2)
+        )
+        body = chat("file://b.png")
+        first = asyncio.ensure_future(gateway.post("/v1/chat/completions", body))
+        await until(lambda: bool(worker.engine.waiting))
+        refused = await gateway.post("/v1/chat/completions", body)
+        assert refused.status_code == 503, refused.text
+        assert "too many request bodies" in refused.json()["error"]["message"]
+        first.cancel()
+        await until(lambda: bool(worker.engine.cancelled))
