@@ -212,11 +212,15 @@ def _rest(connection: sqlite3.Connection, folder: Path) -> Iterator[UsageEntry]:
     taken = dict(connection.execute("SELECT name, n_bytes FROM files"))
     for path in folder.glob(PATTERN):
         start = taken.get(path.name, 0)
-        with contextlib.suppress(OSError):  # it was removed meanwhile, or cannot be read
+        try:
             if path.stat().st_size > start:
                 with path.open("rb") as file:
                     file.seek(start)
                     yield from _whole_entries(file)
+        except FileNotFoundError:
+            continue  # another gateway has taken it in and removed it
+        except OSError as error:
+            raise sqlite3.OperationalError(f"{path.name}: {error.strerror}") from error
 
 
 def _whole_entries(lines: Iterable[bytes]) -> Iterator[UsageEntry]:

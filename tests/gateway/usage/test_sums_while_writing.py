@@ -98,6 +98,25 @@ def test_lines_that_the_database_lacks_count(
     other.close()
 
 
+def test_a_question_that_cannot_read_the_log_fails(
+    recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as when no descriptor is free: sums without its lines would be wrong."""
+    monkeypatch.setattr(UsageDatabase, "take_in", _locked)
+    recorder.put(entry())
+    recorder.flush().result(5)
+
+    def unreadable(*_: object) -> Any:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", unreadable)
+        with pytest.raises(sqlite3.Error, match="Too many open files"):
+            asked(recorder)
+    recorder._log.path.unlink()
+    assert asked(recorder) == 0
+
+
 async def test_another_gateway_is_not_told_what_is_in_the_log(
     recorder: UsageRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
