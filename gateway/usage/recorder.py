@@ -261,7 +261,7 @@ class UsageRecorder:
                 extra={
                     "file": self._log.path,
                     "cause": error,
-                    "action": "it is kept in memory as sums; written as soon as that is possible",
+                    "action": "what the log lacks is kept in memory as sums; it is tried again",
                     "hint": "is the disk full? may this user write there?",
                 },
             )
