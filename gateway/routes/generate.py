@@ -209,7 +209,8 @@ async def with_media(
     """Fetch what the plan only names, as long as its client waits for it and its time allows."""
     if not plan.links:
         return plan
-    return await service.fetched(service.media.fill(plan, scope[HELD]), scope, receive)
+    fill = partial(service.media.fill, plan, scope[HELD])
+    return await service.fetched(fill, scope, receive)
 
 
 async def collect(stream: TaskStream, held: AnswerReservation) -> TaskOutcome:

@@ -160,12 +160,12 @@ class Service:
         if is_loaded:
             scope[MODEL_LEASES].callback(self.models.release, used)
         else:
-            waiting = _wait(self.models, used, scope)
-            await self.in_time(waiting, scope, receive, "The model was not loaded")
+            wait = partial(_wait, self.models, used, scope)
+            await self.in_time(wait, scope, receive, "The model was not loaded")
         return await self.models.card(used)
 
     async def in_time(
-        self, work: Coroutine[Any, Any, T], scope: Scope, receive: Receive, what: str
+        self, work: Callable[[], Coroutine[Any, Any, T]], scope: Scope, receive: Receive, what: str
     ) -> T:
         """Return the result of work that a request needs before it has tasks.
 
@@ -174,9 +174,11 @@ class Service:
         """
         spent_s = time.monotonic() - scope[REQUEST].arrived_at
         watcher = keep_preparing_in_time(read_urgency(scope, {}), spent_s, what)
-        return await guarded(work, disconnected(receive), watcher)
+        return await guarded(work(), disconnected(receive), watcher)
 
-    async def fetched(self, work: Coroutine[Any, Any, T], scope: Scope, receive: Receive) -> T:
+    async def fetched(
+        self, work: Callable[[], Coroutine[Any, Any, T]], scope: Scope, receive: Receive
+    ) -> T:
         """Return the result of work that fetches media; raises as `in_time` does."""
         return await self.in_time(work, scope, receive, "The images or sounds were not fetched")
 

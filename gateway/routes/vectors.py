@@ -56,8 +56,8 @@ class VectorEndpoints:
         read = partial(plan_embeddings, native=native)
         plan = await asked.in_thread(read, asked.body, asked.card)
         if any(plan.links):
-            filled = self._filled(plan, request.scope[HELD])
-            plan = await self._service.fetched(filled, request.scope, request.receive)
+            fill = partial(self._filled, plan, request.scope[HELD])
+            plan = await self._service.fetched(fill, request.scope, request.receive)
         result = joined(await self._answers(plan.tasks, asked, Embedded))
         is_long = sum(map(len, result.vectors)) >= _LARGE
         return await in_thread(is_long, lambda: json_response(write(plan, result)))

@@ -161,6 +161,21 @@ async def test_a_fetch_ends_with_the_time_of_its_request(
         await until(lambda: n_given_up == len(server.asked) == 2)
 
 
+async def test_a_wrong_time_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
+    async with (
+        serving(IMAGE) as server,
+        running(tmp_path, media_url_allow=("127.0.0.1:*",)) as gateway,
+    ):
+        await gateway.add_worker(SEEING)
+        refused = await gateway.post(
+            "/v1/chat/completions/input_tokens",
+            chat(f"http://127.0.0.1:{server.port}/"),
+            headers={"x-request-timeout": "soon"},
+        )
+        assert refused.status_code == 400, refused.text
+        assert not server.asked
+
+
 async def test_what_was_fetched_counts_as_a_part_of_the_body(tmp_path: Path) -> None:
     (tmp_path / "b.png").write_bytes(bytes(700_000))
     limits = LimitsConfig(bodies_mib=1)
