@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _QUESTION = "metrics"
 _ENDED = "ended"
 """Stem of the file with the counters of gateways that have ended."""
+_SUMMED = "summed"
+"""Key in that file: gateways in the sum whose own files may still be there, after a crash."""
 _TURN_S = 0.001
 """Seconds of writing after which the loop may turn before the next family."""
 _numbers = itertools.count()
@@ -120,25 +122,28 @@ def _fold(folder: Path, living: Collection[str]) -> Mapping[str, Any]:
         with (folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # held for milliseconds, by gateways that are scraped
             gone = _gone(folder, living)
-            total = _sum(folder, gone)
-            if gone:
-                _write(folder, _ENDED, total)
-            for path in gone:
-                path.unlink()
-                path.with_suffix(".sock").unlink(missing_ok=True)
+            total, is_new = _sum(folder, gone)
+            if is_new:
+                _write(folder, _ENDED, {**total, _SUMMED: gone})
+            for name in gone:
+                (folder / f"{name}.json").unlink()
+                (folder / f"{name}.sock").unlink(missing_ok=True)
             return total
     except OSError:  # the disk is full: they are moved another time
-        return _sum(folder, _gone(folder, living))
+        return _sum(folder, _gone(folder, living))[0]
 
 
-def _gone(folder: Path, living: Collection[str]) -> list[Path]:
-    """List the files of gateways that have ended."""
-    return [path for path in folder.glob("*.json") if path.stem not in {_ENDED, *living}]
+def _gone(folder: Path, living: Collection[str]) -> list[str]:
+    """List the gateways that have ended and whose files are still there."""
+    names = (path.stem for path in folder.glob("*.json"))
+    return [name for name in names if name not in {_ENDED, *living}]
 
 
-def _sum(folder: Path, gone: Collection[Path]) -> Mapping[str, Any]:
+def _sum(folder: Path, gone: Collection[str]) -> tuple[Mapping[str, Any], bool]:
+    """Return the counters of all that have ended, and whether some were not in the sum before."""
     total = _read(folder, _ENDED)
-    return sum_ended([total, *(_read(folder, path.stem) for path in gone)]) if gone else total
+    new = [name for name in gone if name not in total.get(_SUMMED, ())]
+    return (sum_ended([total, *(_read(folder, name) for name in new)]) if new else total), bool(new)
 
 
 def _read(folder: Path, stem: str) -> Mapping[str, Any]:

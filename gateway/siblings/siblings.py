@@ -22,6 +22,8 @@ Responder = Callable[[Mapping[str, Any]], Awaitable[Answer]]
 
 _LIMIT_S = 2.0
 """Time for one gateway to answer."""
+_QUIET_S = 60.0
+"""Seconds until it is logged again that the same gateway does not answer."""
 _LINE_BYTES = 16 * 1024 * 1024
 
 
@@ -35,6 +37,8 @@ class Siblings:
         self._server: asyncio.Server | None = None
         self._fd = -1
         """The open folder: through it a path fits in 107 bytes, however long the folder's is."""
+        self._logged_at: dict[str, float] = {}
+        """When it was last logged that a gateway does not answer."""
 
     def respond(self, question: str, responder: Responder) -> None:
         """Answer a question of the others by this function."""
@@ -45,9 +49,11 @@ class Siblings:
         if self.folder is not None:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            path = self._path(self.name)
+            # It gets its name once it listens: one that refuses under it has ended.
+            path = self._path(self.name).with_suffix(".new")
             self._server = await asyncio.start_unix_server(self._serve, path, limit=_LINE_BYTES)
             path.chmod(0o600)
+            path.rename(self._path(self.name))
 
     def close(self) -> None:
         """Stop answering; idempotent."""
@@ -100,9 +106,22 @@ class Siblings:
                     return True, orjson.loads(await reader.readline())
                 finally:
                     writer.close()
-        except (ConnectionRefusedError, FileNotFoundError):
+        except ConnectionRefusedError:  # it was killed
+            with contextlib.suppress(OSError):
+                self._path(name).unlink()
+            return False, None
+        except FileNotFoundError:
             return False, None
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            self._log_silence(name, error)
+            return True, None
+
+    def _log_silence(self, name: str, error: Exception) -> None:
+        """Log that a gateway does not answer, once a minute: it is asked each second."""
+        now = time.monotonic()
+        recent = {name: at for name, at in self._logged_at.items() if now - at < _QUIET_S}
+        self._logged_at = {name: now, **recent}
+        if name not in recent:
             logger.warning(
                 "gateway does not answer",
                 extra={
@@ -111,7 +130,6 @@ class Siblings:
                     "action": "this gateway goes on without its answer",
                 },
             )
-            return True, None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

@@ -39,9 +39,11 @@ def pools_in(folder: Path) -> Iterator[Serve]:
         running.append(served)
         return served
 
-    yield begin
-    for served in running:
-        served.close()
+    try:
+        yield begin
+    finally:
+        for served in running:
+            served.close()
 
 
 @pytest.fixture

@@ -140,7 +140,7 @@ async def test_counters_that_cannot_be_written_do_not_break_the_end(
     gateway.siblings.close()
 
 
-def _full(path: Path, _: bytes) -> int:
+def _full(path: Path, *_: bytes, **__: bool) -> int:
     raise OSError(errno.ENOSPC, "No space left on device", path)
 
 
@@ -171,6 +171,62 @@ async def test_a_gateway_that_does_not_answer_counts_with_what_it_last_told(
 
     second.siblings.respond("metrics", never)
     assert (await first.figures())["llamapool_tasks_total"] == 2
+    stuck.set()
+    for gateway in (first, second):
+        gateway.siblings.close()
+
+
+async def test_a_kill_between_the_sum_and_its_parts_counts_nothing_twice(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    second.work(2)
+    second.host.keep()
+    second.siblings.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", _full)
+        assert (await first.figures())["llamapool_tasks_total"] == 2
+    assert f"{second.siblings.name}.json" in names(folder, ".json")
+    third = await OneGateway(folder).open()
+    third.work(1)
+    third.host.keep()
+    third.siblings.close()
+    for _ in range(2):
+        assert (await first.figures())["llamapool_tasks_total"] == 3
+    assert len(names(folder, ".json")) == 2, "its own and that of all ended ones"
+    first.siblings.close()
+
+
+async def test_the_socket_of_a_killed_gateway_goes_when_it_is_dialled(folder: str) -> None:
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    assert second.siblings._server is not None
+    second.siblings._server.close()  # its socket file stays, as after SIGKILL
+    had_others = first.siblings.has_others
+    assert await first.siblings.ask("metrics") == {}
+    assert (had_others, first.siblings.has_others) == (True, False)
+    assert names(folder, ".sock") == [f"{first.siblings.name}.sock"]
+    first.siblings.close()
+
+
+async def test_a_stopped_gateway_is_logged_once(
+    folder: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each second was a line, and another one while somebody watched."""
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    stuck = asyncio.Event()
+
+    async def never(_: object) -> dict[str, object]:
+        await stuck.wait()
+        return {}
+
+    second.siblings.respond("metrics", never)
+    monkeypatch.setattr("gateway.siblings.siblings._LIMIT_S", 0.01)
+    for _ in range(3):
+        assert await first.siblings.ask("metrics") == {second.siblings.name: None}
+    assert caplog.text.count("gateway does not answer") == 1
+    monkeypatch.setattr("gateway.siblings.siblings._QUIET_S", 0.0)
+    await first.siblings.ask("metrics")
+    assert caplog.text.count("gateway does not answer") == 2
     stuck.set()
     for gateway in (first, second):
         gateway.siblings.close()
