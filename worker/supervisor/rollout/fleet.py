@@ -1,5 +1,6 @@
 """The supervisor's workers, as a rolling change reads and changes them."""
 
+import contextlib
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -90,7 +91,7 @@ class Fleet:
         return [change for change in found if change.old not in self.drained]
 
     def forget(self, *, is_done: bool) -> None:
-        """Forget the workers without a process."""
+        """Forget the workers without a process, and remove the files that no other one reads."""
         self._heirs = self._heirs if is_done else {}
         names = {watch.child.launch.name for watch in self._watches()} | {*self._heirs.values()}
         self.workers = {name: worker for name, worker in self.workers.items() if name in names}
@@ -98,6 +99,11 @@ class Fleet:
             name: launch_ for name, launch_ in self._launches.items() if name in names
         }
         self._held &= names
+        read = {argument for launch_ in self._launches.values() for argument in launch_.argv}
+        for path in self._folder.glob("workers-*.json"):
+            if str(path) not in read:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def find(self, name: str) -> str:
         """Return the process of a worker: named in full, or without host or generation."""

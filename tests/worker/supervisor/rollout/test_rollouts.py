@@ -15,6 +15,7 @@ from worker.host.placement import Host
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.rollout.change import Change, StartWorker
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.plan import planned
 from worker.supervisor.rollout.planner import ConfigSource, ReadPool
@@ -117,3 +118,16 @@ def test_a_worker_that_was_given_up_can_be_drained_and_undrained(rig: Rig) -> No
         ChildState.WAITING,
     ]
     assert not rig.rollouts.drained
+
+
+def test_only_configurations_that_a_worker_reads_are_kept(rig: Rig, tmp_path: Path) -> None:
+    config = WorkerConfig(name="x", alias="m", backend="fake")
+    for _ in range(3):
+        rig.fleet.plan(PoolConfig(), [], {"x": planned(config, config)})
+    rig.fleet.perform([StartWorker(Change(model="m", new="x"), is_held=False)], 0.0)
+    rig.fleet.forget(is_done=True)
+    assert [path.name for path in tmp_path.glob("workers-*.json")] == ["workers-3.json"]
+    rig.fleet.drain("x", 0.0)
+    rig.fleet.plan(PoolConfig(), [], {})
+    rig.fleet.forget(is_done=False)
+    assert [path.name for path in tmp_path.glob("workers-*.json")] == ["workers-3.json"]
