@@ -149,16 +149,21 @@ def _listen_unix(path: Path) -> socket.socket:
     """Bind a path; a socket file that an ended server has left there is replaced."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if path.is_socket() and sock.connect_ex(str(path)) == errno.ECONNREFUSED:
+        if path.is_socket() and _is_left(path):
             path.unlink()
-            sock.close()
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.bind(str(path))
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         raise ConfigError(f"cannot listen on {path}: {error.strerror or error}") from error
     return sock
+
+
+def _is_left(path: Path) -> bool:
+    """Return whether nobody listens at a socket file."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)  # else it would wait for a server whose backlog is full
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def addressed(

@@ -1,10 +1,13 @@
 """Where the gateway listens: several addresses, Unix sockets, one port shared, TLS."""
 
 import asyncio
+import contextlib
+import errno
 import shutil
 import socket
 import ssl
 import subprocess
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -79,6 +82,25 @@ def test_a_dead_servers_socket_is_taken_over_and_a_living_ones_is_not(tmp_path: 
     path.write_text("a file")
     with pytest.raises(ConfigError, match="cannot listen"):
         listen(config)
+
+
+def test_a_living_server_without_room_for_connections_is_noticed_at_once(tmp_path: Path) -> None:
+    path = str(tmp_path / "llama.sock")
+    with socket.socket(socket.AF_UNIX) as theirs, contextlib.ExitStack() as clients:
+        theirs.bind(path)
+        theirs.listen(0)
+        for _ in range(2):
+            client = clients.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            found = client.connect_ex(path)
+        assert found == errno.EAGAIN
+        with ThreadPoolExecutor(1) as thread:
+            start = thread.submit(listen, GatewayConfig(host=path))
+            done, _ = wait([start], 5.0)
+            theirs.close()  # ends a start that waits
+            assert done
+        with pytest.raises(ConfigError, match="Address already in use"):
+            start.result()
 
 
 def test_a_port_is_shared_only_if_that_was_asked() -> None:
