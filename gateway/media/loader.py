@@ -17,7 +17,7 @@ from protocol.errors import ConfigError, InvalidRequest
 from protocol.filenames import is_dir
 
 _AT_ONCE = 16
-"""Concurrent fetches, over all requests."""
+"""Concurrent fetches, over all requests; what they hold counts when they are done."""
 _NO_FILES = "file:// URLs are not allowed unless --media-path is specified"
 _NO_HOSTS = "this server fetches nothing (--media-url-allow names hosts that it may fetch from)"
 
@@ -37,7 +37,7 @@ class MediaLoader:
         self._places = asyncio.Semaphore(_AT_ONCE)
 
     async def fill(self, plan: RequestPlan, held: BodyReservation) -> RequestPlan:
-        """Return the plan with all its media; raises as `load` does."""
+        """Return the plan with all its media; raises like `load`."""
         if not plan.links:
             return plan
         media = await self.load(plan.links, plan.tasks[0].media, held)
@@ -46,9 +46,9 @@ class MediaLoader:
     async def load(
         self, links: Sequence[MediaLink], media: tuple[bytes, ...], held: BodyReservation
     ) -> tuple[bytes, ...]:
-        """Return media with what the links name in its place; raises `InvalidRequest`.
+        """Return media with what the links name in its place; their bytes count as the body's.
 
-        The request holds it beside its body; raises `TaskError` if that is too much.
+        Raises `InvalidRequest`, or `TaskError` if the server holds too much.
         """
         if not links:
             return media
@@ -61,19 +61,18 @@ class MediaLoader:
 
     async def _load(self, link: MediaLink, held: BodyReservation) -> bytes:
         try:
-            if link.url.startswith(SCHEME):
-                data = await self._read(link.url)
-            elif not self._fetches:
-                raise NotFetched(_NO_HOSTS)
-            else:
-                async with self._places:
-                    data = await self._fetcher.get(link.url, link.kind)
-            held.take(len(data))
-            return data
+            data = await self._read(link)
         except (NotFetched, ValueError) as error:
             raise InvalidRequest(f"Field '{link.param}': {error}", param=link.param) from error
+        held.take(len(data))
+        return data
 
-    async def _read(self, url: str) -> bytes:
-        if self._folder is None:
-            raise ValueError(_NO_FILES)
-        return await asyncio.to_thread(read_file, self._folder, url, self._max_bytes)
+    async def _read(self, link: MediaLink) -> bytes:
+        if link.url.startswith(SCHEME):
+            if self._folder is None:
+                raise ValueError(_NO_FILES)
+            return await asyncio.to_thread(read_file, self._folder, link.url, self._max_bytes)
+        if not self._fetches:
+            raise NotFetched(_NO_HOSTS)
+        async with self._places:
+            return await self._fetcher.get(link.url, link.kind)

@@ -30,7 +30,8 @@ class LimitsConfig:
     )
     bodies_mib: int = param(
         512,
-        "Size of the bodies of all unanswered requests together, in MiB; of one tenant half.",
+        "Size of the bodies of all unanswered requests together and their fetched media, in MiB; "
+        "of one tenant half.",
         low=1,
         high=1_000_000,
     )

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import h11
 import pytest
 
 from gateway.media.allow import AllowedUrls
@@ -70,6 +71,26 @@ async def test_a_body_in_pieces_without_a_length_is_read_to_its_end() -> None:
     chunked = b"Content-Type: Image/PNG; x=y\r\nTransfer-Encoding: chunked\r\n\r\n"
     assert await fetched(OK + chunked + b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n") == b"abc"
     assert await fetched(OK + b"Content-Type: application/octet-stream\r\n\r\nabc") == b"abc"
+
+
+async def test_a_body_in_chunks_of_one_byte_leaves_the_loop_to_others() -> None:
+    """Its reader did not let the loop turn as long as it had something: 0.4 s, of 16 bodies 3 s."""
+    chunked = b"Content-Type: image/png\r\nTransfer-Encoding: chunked\r\n\r\n"
+    reader, connection, turns = asyncio.StreamReader(), h11.Connection(h11.CLIENT), 0
+    reader.feed_data(OK + chunked + b"1\r\na\r\n" * 10_000 + b"0\r\n\r\n")
+    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "a.test")]))
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    read = await fetcher()._read(connection, reader, "image")
+    counting.cancel()
+    assert read.body == b"a" * 10_000
+    assert turns > 10
 
 
 @pytest.mark.parametrize(
