@@ -25,6 +25,7 @@ _BURST = 256
 """Frames or events read in one turn of the loop, so that a flood cannot starve HTTP."""
 _BURST_S = 0.003
 """Time for which frames are read in one turn: as much again goes into writing what they bring."""
+_MONITOR = "inproc://monitor"
 _DRAINING_S = 0.1
 """Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 
@@ -77,7 +78,7 @@ class RouterSocket:
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._polled = [(socket, zmq.POLLIN)]
-        self._monitor = socket.get_monitor_socket(EVENTS)
+        self._monitor = _monitor_of(socket, self._context)
         self._endpoints = parsed
         self._bind_all(parsed, joins=joins)
         loop = asyncio.get_running_loop()
@@ -231,6 +232,21 @@ class RouterSocket:
 def _skip_rest(socket: "zmq.Socket[bytes]") -> None:
     while socket.recv(zmq.NOBLOCK, copy=False).more:
         pass
+
+
+def _monitor_of(
+    socket: "zmq.Socket[bytes]", context: "zmq.Context[zmq.Socket[bytes]]"
+) -> "zmq.Socket[bytes]":
+    """Return the socket that tells of connections.
+
+    If 2,000 of its events could fill it, ZeroMQ's thread would wait for them to be read, and
+    `close` for ever for that thread.
+    """
+    monitor = context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    socket.monitor(_MONITOR, EVENTS)
+    monitor.connect(_MONITOR)
+    return monitor
 
 
 def _descriptor(socket: "zmq.Socket[bytes]") -> int:

@@ -1,6 +1,7 @@
 """The ROUTER socket: whatever peers write, every frame of the others comes out once."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -113,3 +114,13 @@ async def test_a_flood_of_a_peer_that_hangs_up_arrives_whole(tmp_path: Path) -> 
     await wire.until(lambda: len(wire.frames) == 5000)
     assert [data for _, data in wire.frames] == [b"%d" % number for number in range(5000)]
     wire.router.close()
+
+
+async def test_connections_do_not_wait_for_a_loop_that_is_busy(tmp_path: Path) -> None:
+    """ZeroMQ's thread stopped at 2,000 unread events, and `close` waited for it for ever."""
+    async with wired(tmp_path) as (wire, _):
+        for _ in range(1000):
+            with socket.socket(socket.AF_UNIX) as one:
+                one.settimeout(5.0)
+                one.connect(wire.endpoint.removeprefix("ipc://"))
+                assert one.recv(1), "ZeroMQ's greeting"
