@@ -33,6 +33,11 @@ class TaskPlacement:
         self.shares = SlotShares()
         self._held_back: dict[str, bool] = {}
         """By tenant, during one look at the queue."""
+        self._free: dict[tuple[str, int, bool], bool] = {}
+        """Whether a worker can take a task that it alone may run, during one look at the queue.
+
+        By its name, the slot, and whether the task takes a credit.
+        """
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
@@ -46,11 +51,13 @@ class TaskPlacement:
             return has_rivals and n_asked <= _MAX_ASKED and self.deferral.defers(task, now)
 
         self._held_back.clear()
+        self._free.clear()
         for task in self._queue.candidates(
             model,
             has_credit=bool(workers.able),
             defers=defers,
             is_held_back=lambda task: self._is_held_back(task, now),
+            can_go=lambda task: self._is_free(task.spec, now),
         ):
             if workers.has_free and self.deferral.keeps(task, self._workers, now):
                 continue
@@ -117,17 +124,34 @@ class TaskPlacement:
     def _pinned(self, spec: TaskSpec, now: float, excluded: Collection[str]) -> RouteChoice | None:
         """Find the place of a task that only one worker may run."""
         owner = self._owner(spec, now)
-        if owner is None or owner.state is not WorkerState.READY or owner.key in excluded:
+        if owner is None or owner.key in excluded or not _can_take(owner, spec):
             return None
-        if not spec.takes_credit:
-            # What the gateway itself asks of one worker is sent whatever the worker has to do.
-            return RouteChoice(owner)
-        if spec.slot >= 0:
-            can_run = owner.can_run_in(spec.slot)
-            return self._routing.pinned(spec, owner, now) if can_run else None
-        return self._routing.pinned(spec, owner, now) if owner.has_credit else None
+        return self._routing.pinned(spec, owner, now) if spec.takes_credit else RouteChoice(owner)
+
+    def _is_free(self, spec: TaskSpec, now: float) -> bool:
+        """Return whether what a task needs is free, unless any worker will do.
+
+        Thousands may wait for one slot: for all of them it is looked up once.
+        """
+        if not spec.worker:
+            return True
+        need = (spec.worker, spec.slot, spec.takes_credit)
+        if need not in self._free:
+            owner = self._owner(spec, now)
+            self._free[need] = owner is not None and _can_take(owner, spec)
+        return self._free[need]
 
     def _owner(self, spec: TaskSpec, now: float) -> Worker | None:
         """Return the only worker that may run a task."""
         owner = self._routing.order.named(spec.worker, now)
         return owner if owner is not None and owner.model == spec.model else None
+
+
+def _can_take(owner: Worker, spec: TaskSpec) -> bool:
+    """Return whether the only worker that may run a task can take it now."""
+    if owner.state is not WorkerState.READY:
+        return False
+    if not spec.takes_credit:
+        # What the gateway itself asks of one worker is sent whatever the worker has to do.
+        return True
+    return owner.can_run_in(spec.slot) if spec.slot >= 0 else owner.has_credit

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 
-from gateway.pool.ordered_keys import OrderedKeys
+from gateway.pool.ordered_keys import OrderedKeys, Place
 
 MAX_IDLE = 4096
 """Tenants remembered while none of their tasks waits; the one unused longest is forgotten first."""
@@ -89,6 +89,10 @@ class FairQueue:
     def rank(self, tenant: str) -> int:
         """Return the class of a waiting tenant."""
         return self._waiting[tenant].rank
+
+    def place(self, tenant: str) -> Place:
+        """Return the place of a tenant of which a task competes; the least is next."""
+        return self._order[tenant]
 
     def newest(self, tenant: str) -> int:
         """Return the task that a waiting tenant would be served last."""

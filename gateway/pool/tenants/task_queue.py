@@ -13,6 +13,9 @@ from gateway.pool.tenants.tenant_concurrency import ConcurrencyElsewhere, Tenant
 _MAX_PLACES = 1000
 """Maximum waiting tasks of a model whose places are computed: more take too long on the loop."""
 
+_Need = tuple[str, int, bool]
+"""The worker and the slot that a task needs, and whether it needs a credit."""
+
 
 class TaskQueue:
     """Waiting tasks, by model."""
@@ -22,7 +25,9 @@ class TaskQueue:
         self._queues: dict[str, FairQueue] = {}
         self._tasks: dict[int, Task] = {}
         """In order of their deadlines, as all wait equally long."""
-        self._n_special = 0
+        self._n_slotless = 0
+        self._special: dict[str, dict[_Need, dict[int, Task]]] = {}
+        """Tasks that can go without a free credit, or to one worker only, by model and need."""
         self._anywhere: dict[str, dict[int, Task]] = {}
         """Tasks that any worker with a credit may run, by model, in order of arrival."""
         self._bound: dict[str, dict[int, Task]] = {}
@@ -69,8 +74,8 @@ class TaskQueue:
         competing = self._bound.pop(worker, {})
         for task in self._tasks.values():
             if task.spec.worker == worker and task.spec.takes_credit:
+                self._drop_special(task)
                 task.forget_slot()
-                self._n_special -= 1
                 if task.task_id in competing:
                     self._compete(task)
 
@@ -149,7 +154,7 @@ class TaskQueue:
             is_held=is_held,
         )
         self._tasks[task.task_id] = task
-        self._n_special += spec.is_special
+        self._n_slotless += not spec.takes_credit
         if not is_held:
             self._compete(task)
 
@@ -193,6 +198,16 @@ class TaskQueue:
     def _compete(self, task: Task) -> None:
         if (place := self._place(task)) is not None:
             place[task.task_id] = task
+        if task.spec.is_special:
+            needs = self._special.setdefault(task.spec.model, {})
+            needs.setdefault(_need(task), {})[task.task_id] = task
+
+    def _drop_special(self, task: Task) -> None:
+        needs, need = self._special.get(task.spec.model, {}), _need(task)
+        if (alike := needs.get(need)) is not None:
+            alike.pop(task.task_id, None)
+            if not alike:
+                del needs[need]
 
     def candidates(
         self,
@@ -201,22 +216,38 @@ class TaskQueue:
         has_credit: bool,
         defers: Callable[[Task], bool],
         is_held_back: Callable[[Task], bool],
+        can_go: Callable[[Task], bool],
     ) -> Iterator[Task]:
         """List the tasks of a model in the order of service; only special ones without a credit.
 
-        Those that are held back are left out. The queue must not change between two of them.
+        Those that are held back are left out, and so are special ones that cannot go now: what one
+        needs that is not free, others need, too. The queue must not change between two of them.
         """
-        if not has_credit and not self._n_special:
+        if not (has_credit and self._anywhere.get(model)):
+            tasks = self._special_in_order(model, can_go)
+            yield from (task for task in tasks if not is_held_back(task))
             return
-        tasks, has_special = self._tasks, self._n_special > 0
+        waiting, has_slotless = self._tasks, self._n_slotless > 0
         ids = self._queues[model].candidates(
-            lambda i: has_credit and defers(tasks[i]),
-            lambda i: not has_special and is_held_back(tasks[i]),
+            lambda i: defers(waiting[i]),
+            lambda i: not has_slotless and is_held_back(waiting[i]),
         )
         for task_id in ids:
-            task = tasks[task_id]
-            if (has_credit or task.spec.is_special) and not (has_special and is_held_back(task)):
+            task = waiting[task_id]
+            if task.spec.is_special and not can_go(task):
+                continue
+            if not (has_slotless and is_held_back(task)):
                 yield task
+
+    def _special_in_order(self, model: str, can_go: Callable[[Task], bool]) -> list[Task]:
+        """List the special tasks that can go now."""
+        found: list[Task] = []
+        for alike in self._special.get(model, {}).values():
+            if can_go(next(iter(alike.values()))):
+                found += alike.values()
+        place = self._queues[model].place
+        found.sort(key=lambda task: (place(task.spec.tenant), task.spec.priority, task.task_id))
+        return found
 
     def places(self) -> dict[int, int]:
         """Return the places of the first tasks of each model, by their ids; 1 is next."""
@@ -247,7 +278,8 @@ class TaskQueue:
 
     def _drop(self, task: Task) -> None:
         del self._tasks[task.task_id]
-        self._n_special -= task.spec.is_special
+        self._n_slotless -= not task.spec.takes_credit
+        self._drop_special(task)
         if (place := self._place(task)) is not None:
             place.pop(task.task_id, None)
             if not place and task.spec.worker:
@@ -260,3 +292,8 @@ class TaskQueue:
         if task.spec.worker:
             return self._bound.setdefault(task.spec.worker, {})
         return self._anywhere.setdefault(task.spec.model, {})
+
+
+def _need(task: Task) -> _Need:
+    spec = task.spec
+    return spec.worker, spec.slot, spec.takes_credit

@@ -8,6 +8,7 @@ what it reuses. A worker that reports wrong blocks only attracts prompts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gateway.pool.routing.index.block_table import BlockTable
@@ -45,6 +46,16 @@ class _ExpectedBlocks(NamedTuple):
     blocks: "memoryview[int]"
 
 
+@dataclass(slots=True)
+class _ExpectedAt:
+    """What one worker is expected to hold."""
+
+    tasks: set[int] = field(default_factory=set)
+    """Ids of the tasks in `_expected` that it has."""
+    n_more: dict[int, int] = field(default_factory=dict)
+    """Block -> tasks that have it beyond one, for blocks that several have."""
+
+
 class PrefixIndex:
     """Blocks of prompts and the workers that have them."""
 
@@ -60,8 +71,8 @@ class PrefixIndex:
         """Blocks that many prompts go on from."""
         self._expected: dict[int, _ExpectedBlocks] = {}
         """By task."""
-        self._expected_tasks: dict[int, set[int]] = {}
-        """Bit of a worker to the ids of the tasks in `_expected` that it has."""
+        self._expected_at: dict[int, _ExpectedAt] = {}
+        """By the bit of a worker."""
         self._soon: dict[int, int] = {}
         """Block -> workers that are expected to hold it."""
         self._dead: frozenset[int] = frozenset()
@@ -99,8 +110,9 @@ class PrefixIndex:
         bit = self._bits.get(worker, 0)
         if not bit:
             return
-        for task_id in list(self._expected_tasks.get(bit, ())):
-            self.forget_expected(task_id)
+        if (expected := self._expected_at.get(bit)) is not None:
+            for task_id in list(expected.tasks):
+                self.forget_expected(task_id)
         self._n_held[worker] = 0
         empty = self._sets.leave(bit)
         if empty:
@@ -191,33 +203,33 @@ class PrefixIndex:
         n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
         if not bit or n_known == len(blocks):
             return
-        self._expected[task_id] = expected = _ExpectedBlocks(bit, blocks[n_known:])
-        self._expected_tasks.setdefault(bit, set()).add(task_id)
-        self._mark(expected)
+        self._expected[task_id] = _ExpectedBlocks(bit, blocks[n_known:])
+        at = self._expected_at.setdefault(bit, _ExpectedAt())
+        at.tasks.add(task_id)
+        soon, n_more = self._soon, at.n_more
+        for name in blocks[n_known:]:
+            mask = soon.get(name, 0)
+            if mask & bit:
+                n_more[name] = n_more.get(name, 0) + 1
+            else:
+                soon[name] = mask | bit
 
     def forget_expected(self, task_id: int) -> None:
         """Forget expected blocks: the worker has reported what it holds, or will not begin."""
         gone = self._expected.pop(task_id, None)
         if gone is None:
             return
-        soon = self._soon
+        at = self._expected_at[gone.bit]
+        soon, n_more = self._soon, at.n_more
         for name in gone.blocks:
-            mask = soon.get(name, 0) & ~gone.bit
-            if mask:
+            if n := n_more.pop(name, 0):
+                if n > 1:
+                    n_more[name] = n - 1
+            elif mask := soon.pop(name) & ~gone.bit:
                 soon[name] = mask
-            else:
-                soon.pop(name, None)
-        others = self._expected_tasks[gone.bit]
-        others.remove(task_id)
-        if not others:
-            del self._expected_tasks[gone.bit]
-        for other in others:
-            self._mark(self._expected[other])
-
-    def _mark(self, expected: _ExpectedBlocks) -> None:
-        soon, bit = self._soon, expected.bit
-        for name in expected.blocks:
-            soon[name] = soon.get(name, 0) | bit
+        at.tasks.remove(task_id)
+        if not at.tasks:
+            del self._expected_at[gone.bit]
 
     # ---- what is asked ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from gateway.pool.workers.worker import Worker
 from protocol.errors import TaskError
 from protocol.wire.messages import Generate, Heartbeat
 from protocol.wire.sampling import SamplingParams
+from tests.counted import lines_of
 from tests.gateway.dispatching import dispatcher, done, places, started, task
 
 N_WORKERS = 200
@@ -126,3 +127,57 @@ def test_a_flood_that_is_held_back_is_looked_at_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pool.placement, "find", lambda *_: pytest.fail("it looked for a place"))
     pool.submit(task(1000, tenant="flood"), 0.0)
     assert len(calls) == 1
+
+
+def lines_of_events(n_any: int, n_bound: int) -> int:
+    """Lines that a submission and an end take while so many tasks wait for any slot, and for one.
+
+    Slot 0 of `a` is busy all the time.
+    """
+    pool = dispatcher("a", n_slots=2, queue_size=2000)
+    pool.submit(task(0, worker="a", slot=0), 0.0)
+    pool.started("a", started(0), 0.0)
+    pool.submit(task(1, worker="a", slot=1), 0.0)
+    pool.started("a", started(1, slot=1), 0.0)
+    for i in range(n_any):
+        pool.submit(task(100 + i), 0.0)
+    for i in range(n_bound):
+        pool.submit(task(1000 + i, tenant="t", worker="a", slot=0), 0.0)
+
+    def submit_and_end() -> None:
+        pool.submit(task(3000, tenant="t"), 1.0)
+        pool.ended("a", done(1), 1.0)
+
+    return lines_of(submit_and_end)
+
+
+def test_tasks_that_wait_for_one_slot_cost_no_look_at_those_that_wait_for_any() -> None:
+    assert lines_of_events(n_any=400, n_bound=1) < 1.2 * lines_of_events(n_any=40, n_bound=1)
+
+
+def test_of_thousands_that_wait_for_one_slot_few_are_looked_at() -> None:
+    pool = dispatcher("a", n_slots=2, queue_size=2000)
+    pool.submit(task(0, worker="a", slot=0), 0.0)
+    for i in range(400):
+        pool.submit(task(1000 + i, worker="a", slot=0), 0.0)
+    assert lines_of(lambda: pool.submit(task(3000, worker="a", slot=0), 1.0)) < 600
+    pool.ended("a", done(0), 1.0)
+    assert pool.tasks[1000].worker == "a"
+
+
+def test_those_that_need_the_same_slot_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = dispatcher("a", n_slots=3, queue_size=2000)
+    pool.submit(task(0, worker="a", slot=0), 0.0)
+    pool.started("a", started(0), 0.0)
+    for i in range(400):
+        pool.submit(task(1000 + i, worker="a", slot=0), 0.0)
+    asked: list[int] = []
+    plain = Worker.can_run_in
+
+    def can_run_in(worker: Worker, slot: int) -> bool:
+        asked.append(slot)
+        return plain(worker, slot)
+
+    monkeypatch.setattr(Worker, "can_run_in", can_run_in)
+    assert places(pool.submit(task(3000), 1.0)) == [(3000, "a")]
+    assert len(asked) <= 4

@@ -14,6 +14,7 @@ from gateway.pool.routing.index.block_table import BlockTable
 from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
 from protocol.wire.cached import BLOCK_BYTES, MAX_CACHED_BLOCKS, MAX_SAID_BLOCKS, Cached
+from tests.counted import lines_of
 from tests.examples import examples
 from tests.gateway.chains import Speaker, chain
 
@@ -141,6 +142,30 @@ def test_what_was_assigned_is_expected_until_it_has_started() -> None:
     known.index.lost("b")
     known.index.forget_expected(1)
     assert known.of("abcdef") == {"a": 2, "b": 0}
+
+
+def test_blocks_that_several_tasks_have_are_expected_until_the_last_has_started() -> None:
+    known = Known("a", "b")
+    for task_id, text in ((1, "abcd"), (2, "abx"), (3, "ab")):
+        known.index.expect("a", task_id, chain(text))
+    known.index.expect("b", 4, chain("ab"))
+    known.index.forget_expected(2)
+    known.index.forget_expected(1)
+    assert known.of("abcd") == known.of("abx") == {"a": 2, "b": 2}
+    known.index.forget_expected(3)
+    assert known.of("abcd") == {"a": 0, "b": 2}
+    known.index.forget_expected(4)
+    assert known.of("abcd") == {"a": 0, "b": 0}
+
+
+def test_a_start_looks_at_the_blocks_of_its_own_prompt_alone() -> None:
+    def start_of_one(n_others: int) -> int:
+        known = Known("a")
+        for task_id in range(1 + n_others):
+            known.index.expect("a", task_id, chain(chr(0x100 + task_id) + "x" * 50))
+        return lines_of(lambda: known.index.forget_expected(0))
+
+    assert start_of_one(64) == start_of_one(1)
 
 
 # ---- compared with a naive index --------------------------------------------------------------
