@@ -141,7 +141,7 @@ class IndentCheck:
         self._is_line = False
         """`_rest` begins with a line that must be indented."""
         self._rest = ""
-        """The text from the line on that is checked next."""
+        """The text from the line on that is checked next, but what decides nothing."""
         self._unshown = ""
 
     def take(self, text: str) -> bool:
@@ -149,14 +149,24 @@ class IndentCheck:
         self._rest += text
         self._unshown += text
         has_broken, self._has_broken = self._has_broken, self._has_broken or "\n" in text
-        if not has_broken:
-            return True
-        if self._is_line and self._is_short(self._rest):
-            return False
-        _, found, rest = self._rest.partition("\n")
-        if found:
-            self._is_line, self._rest = True, rest
+        if has_broken:
+            if self._is_line and self._is_short(self._rest):
+                return False
+            _, found, rest = self._rest.partition("\n")
+            if found:
+                self._is_line, self._rest = True, rest
+        self._forget()
         return True
+
+    def _forget(self) -> None:
+        """Drop what is left of a line that cannot be too short: a line may have any length."""
+        if self._is_line:
+            n_spaces = len(self._rest) - len(self._rest.lstrip(" \t"))
+            if n_spaces < self._n_indent:
+                return
+            self._is_line = False
+        at = self._rest.find("\n")
+        self._rest = self._rest[at:] if at >= 0 else ""
 
     def drop(self) -> None:
         """Forget the line that is too short, and what follows it."""

@@ -7,7 +7,7 @@ import pytest
 from protocol.wire.messages import Finish
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
-from worker.output.generation import TextGeneration
+from worker.output.generation import IndentCheck, TextGeneration
 
 
 def generate(text: str, *, ms_each: float = 0.0, **params: Any) -> tuple[str, TextGeneration]:
@@ -93,6 +93,16 @@ def test_what_an_end_comes_before_is_not_cut() -> None:
     for token in ("\n", "#"):
         text += generation.accept(token.encode(), is_eog=False, is_full=False, elapsed_ms=0)
     assert text == "\n#"
+
+
+@pytest.mark.parametrize("start", ["", "\n    ", "\n    x", "\n    x\n    "])
+@pytest.mark.parametrize("token", ["word ", "     "])
+def test_of_a_long_line_little_is_looked_at_again(start: str, token: str) -> None:
+    check = IndentCheck(4)
+    for text in (*start, *[token] * 500):
+        assert check.take(text)
+        check.shown(is_all=False)
+    assert sum(len(value) for value in vars(check).values() if isinstance(value, str)) < 10
 
 
 def test_full_context_is_a_truncated_limit() -> None:

@@ -5,12 +5,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+_FIRST = 64
+"""Items that are compared first."""
+
 
 def common_prefix(a: Sequence[T], b: Sequence[T], at: int = 0) -> int:
-    """Count the leading items of `a` that stand in `b` from `at` on."""
-    low, high = 0, min(len(a), len(b) - at)
-    if a[:high] == b[at : at + high]:
-        return high
+    """Count the leading items of `a` that stand in `b` from `at` on.
+
+    What differs at once is found at once, however long both are: slices grow as long as they agree.
+    """
+    low, high, end = 0, 0, min(len(a), len(b) - at)
+    while low < end:
+        high = min(end, 4 * low + _FIRST)
+        if a[low:high] != b[at + low : at + high]:
+            break
+        low = high
     while high - low > 1:  # bisect: comparing slices is one C loop each
         middle = (low + high) // 2
         if a[low:middle] == b[at + low : at + middle]:

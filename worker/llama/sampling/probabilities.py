@@ -7,7 +7,7 @@ import numpy as np
 
 from protocol.wire.facts import TokenProb
 from worker.llama.sampling.greedy import Logits
-from worker.llama.sampling.stages import view
+from worker.llama.sampling.stages import likeliest, view
 
 
 def raw_prob(token: int, logits: Logits, n: int, pieces: Sequence[bytes]) -> TokenProb:
@@ -30,7 +30,7 @@ def final_prob(token: int, candidates: Any, n: int, pieces: Sequence[bytes]) -> 
     items = view(candidates)
     weights = np.exp(items["logit"] - items["logit"].max(), dtype=np.float64)
     probabilities = weights / weights.sum()
-    best = np.argsort(-probabilities, kind="stable")[:n]
+    best = likeliest(probabilities, n)
     ids = items["id"]
     own = probabilities[ids == token]
     return TokenProb(

@@ -38,6 +38,22 @@ def view(candidates: Any) -> "np.ndarray[tuple[int], np.dtype[np.void]]":
     return np.frombuffer(raw, CANDIDATE)
 
 
+def likeliest(values: "np.ndarray[Any, Any]", n: int) -> "np.ndarray[Any, np.dtype[np.intp]]":
+    """Return the places of the `n` greatest values, the greatest first; of equals the first.
+
+    Sorting 262,144 values with their places takes 20 ms, finding the greatest of them 1 ms.
+    """
+    if n >= len(values):
+        return np.argsort(-values, kind="stable")
+    if n <= 0:
+        return np.empty(0, np.intp)
+    least = np.partition(values, len(values) - n)[len(values) - n]
+    above = np.flatnonzero(values > least)
+    equal = np.flatnonzero(values == least)[: n - len(above)]
+    found = np.sort(np.concatenate((above, equal)))
+    return found[np.argsort(-values[found], kind="stable")]
+
+
 class TailFree(Stage):
     """Tail free sampling (Phénix & Egan, 2019), as llama.cpp had it until October 2024."""
 
@@ -50,16 +66,17 @@ class TailFree(Stage):
         items = view(candidates)
         if len(items) <= 2:
             return
-        ordered = np.sort(items, order="logit")[::-1]
-        p = np.exp(ordered["logit"] - ordered["logit"][0], dtype=np.float64)
+        logits = np.sort(items["logit"])[::-1]
+        p = np.exp(logits - logits[0], dtype=np.float64)
         p /= p.sum()
         curvature = np.abs(np.diff(p, 2))
         total = curvature.sum()
         weights = curvature / total if total > 1e-6 else np.full(len(curvature), 1 / len(curvature))
         beyond = np.flatnonzero(np.cumsum(weights) > self._z)
         size = len(items) if len(beyond) == 0 else max(int(beyond[0]), self._min_keep)
-        items[:] = ordered
-        candidates.size, candidates.sorted = min(size, len(items)), True
+        kept = items[likeliest(items["logit"], size)]
+        items[: len(kept)] = kept
+        candidates.size, candidates.sorted = len(kept), True
 
 
 class InfillEnding(Stage):

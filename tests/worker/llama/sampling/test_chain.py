@@ -17,8 +17,9 @@ from protocol.errors import InvalidRequest
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from worker.llama.sampling.chain import Chain, SamplerModel, build, resolve_biases
+from worker.llama.sampling.probabilities import final_prob
 from worker.llama.sampling.sampler import open_sampler
-from worker.llama.sampling.stages import Candidates, InfillEnding, TailFree, view
+from worker.llama.sampling.stages import Candidates, InfillEnding, TailFree, likeliest, view
 from worker.llama.sampling.stateful import Mirostat
 
 N_CTX = 512
@@ -185,6 +186,38 @@ def test_of_a_tail_as_many_are_left_as_must_be_kept() -> None:
         sizes[z, min_keep] = len(view(raw))
     assert sizes[0.2, 1] < sizes[0.95, 1] < sizes[1.0, 1]
     assert sizes[0.2, 6] == 6
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 40, 99, 100, 200])
+def test_the_likeliest_are_those_of_a_stable_sort(n: int) -> None:
+    values = np.random.default_rng(n).integers(0, 12, N_VOCAB).astype(np.float32)
+    values[:20] = -np.inf
+    assert likeliest(values, n).tolist() == np.argsort(-values, kind="stable")[:n].tolist()
+
+
+def test_only_what_is_left_of_a_tail_is_put_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To sort all candidates as records took 140 ms of each token with 262,144 of them."""
+    n_sorted: list[int] = []
+    argsort, sort = np.argsort, np.sort
+
+    def counted_argsort(values: Any, **options: Any) -> Any:
+        n_sorted.append(len(values))
+        return argsort(values, **options)
+
+    def plain_sort(values: Any) -> Any:
+        assert values.dtype.names is None
+        return sort(values)
+
+    logits = np.random.default_rng(1).normal(size=5000).astype(np.float32)
+    candidates = Candidates(len(logits))
+    raw = candidates.fill(logits)
+    monkeypatch.setattr(np, "argsort", counted_argsort)
+    monkeypatch.setattr(np, "sort", plain_sort)
+    TailFree(0.9, 0).apply(raw)
+    final_prob(7, raw, 3, [b""] * len(logits))
+    left = view(raw)["id"].tolist()
+    assert left == argsort(-logits)[: len(left)].tolist()
+    assert n_sorted == [len(left), 3]
 
 
 @pytest.mark.parametrize("temperature", [0, -1])
