@@ -71,14 +71,13 @@ class EventStream:
 
     async def write(self, frames: bytes) -> None:
         """Send events, each as a chunk of its own: some clients read one event a chunk."""
-        end = frames.find(END) + len(END)
-        while len(END) <= end < len(frames):
-            await self._write(frames[:end])
+        start, end = 0, frames.find(END) + len(END)
+        while start + len(END) <= end < len(frames):
+            await self._write(frames[start:end])
             await asyncio.sleep(0)  # what is written in one turn of the loop leaves in one packet
-            frames = frames[end:]
-            end = frames.find(END) + len(END)
-        if frames:
-            await self._write(frames)
+            start, end = end, frames.find(END, end) + len(END)
+        if start < len(frames):
+            await self._write(frames[start:] if start else frames)
 
     async def _write(self, frame: bytes) -> None:
         if not self.is_open:

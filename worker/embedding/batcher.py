@@ -241,23 +241,28 @@ class EmbeddingBatcher:
         return reading.n_left if is_first or reading.n_left <= room else 0
 
     def _next(self) -> EmbeddingInput | None:
-        """Tokenize the next input of the next job in turn."""
+        """Tokenize the next input of the next job in turn; None if there is none, or it is refused.
+
+        What is refused may have taken long to tokenize: the next one waits until other work had
+        its turn.
+        """
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
             self._jobs.rotate(-1)
-            while not job.is_over and job.n_started < len(job.inputs):
-                index = job.n_started
-                job.n_started += 1
-                try:
-                    if job.account is None:
-                        job.account = self._engine.counters.accounts.open(job.key)
-                    tokens = job.inputs[index]()
-                except TaskError as error:
-                    job.error = error
-                    break
-                except Exception as error:
-                    job.error = self._engine.counters.fault(job.key, error)
-                    break
-                job.n_tokens[index] = len(tokens)
-                return EmbeddingInput(job, index, tokens)
+            if job.is_over or job.n_started == len(job.inputs):
+                continue
+            index = job.n_started
+            job.n_started += 1
+            try:
+                if job.account is None:
+                    job.account = self._engine.counters.accounts.open(job.key)
+                tokens = job.inputs[index]()
+            except TaskError as error:
+                job.error = error
+                return None
+            except Exception as error:
+                job.error = self._engine.counters.fault(job.key, error)
+                return None
+            job.n_tokens[index] = len(tokens)
+            return EmbeddingInput(job, index, tokens)
         return None

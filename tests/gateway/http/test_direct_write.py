@@ -162,6 +162,28 @@ async def test_each_event_of_a_write_is_a_chunk_of_its_own(has_short_way: bool) 
         assert sent == [None, *frames]
 
 
+class _Counted(bytes):
+    """Counts the bytes of all its parts that are copied, and of theirs."""
+
+    n_copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        found = super().__getitem__(at)
+        if isinstance(at, slice):
+            _Counted.n_copied += len(found)
+            return _Counted(found)
+        return found
+
+
+async def test_of_many_events_each_is_copied_once() -> None:
+    async def send(message: Any) -> None:
+        assert len(message.get("body", b"")) <= 9
+
+    events = EventStream(send, 0, 30)
+    await events.write(_Counted(b"data: 1\n\n" * 200))
+    assert _Counted.n_copied == 9 * 200
+
+
 async def test_another_server_has_no_short_way() -> None:
     seen: list[Any] = []
 

@@ -133,6 +133,34 @@ def test_an_input_is_read_in_pieces_where_only_its_last_token_counts() -> None:
     assert too_long.detail == {"n_prompt_tokens": 4096, "n_ctx": 4096}
 
 
+def test_of_inputs_that_are_too_long_one_is_tokenized_between_two_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may take a third of a second, and streams wait meanwhile."""
+    rig = DeskRig()
+    tokenized: list[int] = []
+    tokenize = rig.backend.tokenize
+
+    def counted(text: str, **options: bool) -> list[int]:
+        tokenized.append(len(text))
+        return tokenize(text, **options)
+
+    monkeypatch.setattr(rig.backend, "tokenize", counted)
+    running = rig.generate(1000)
+    rig.turn(2)
+    long = [rig.embed("x" * 4095) for _ in range(20)]
+    good = rig.embed("a")
+    most = 0
+    while not rig.n_ends(good):
+        before, n_before = rig.n_deltas(running), len(tokenized)
+        rig.turn()
+        assert rig.n_deltas(running) > before
+        most = max(most, len(tokenized) - n_before)
+    assert most == 1
+    assert rig.vectors(good) == [expected("a")]
+    assert all(rig.failed(one).code is ErrorCode.INVALID_REQUEST for one in long)
+
+
 def test_without_pooling_every_token_has_a_vector() -> None:
     rig = DeskRig(pooling="none")
     end = rig.end(rig.embed("abc", (7, 8)))
