@@ -19,7 +19,7 @@ from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.prompt_logprobs import echo, is_probed, probe
 from worker.engine.slot import Slot, SlotState, SlotTask
-from worker.engine.task import Emit, EngineTask, failed
+from worker.engine.task import Emit, EngineTask, failed, naming
 
 
 class Outbox:
@@ -138,7 +138,7 @@ class SampleProcessor:
             self.finish(slot, Finish.EOS)
             return
         except TaskError as error:
-            self.fail(slot, error)
+            self.fail(slot, naming(error, run.task.grammar_field))
             return
         finally:
             self._counters.sample_s += time.perf_counter() - start

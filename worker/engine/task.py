@@ -63,6 +63,8 @@ class EngineTask:
     """Sampler made by the thread that read the prompt; without it the engine makes one."""
     resumed: ResumedAnswer | None = None
     """The answer goes on from here."""
+    grammar_field: str = "grammar"
+    """Field of the request from which its grammar was made."""
 
     @property
     def reading(self) -> list[int]:
@@ -153,6 +155,13 @@ class Stop:
 Command = Submit | Abort | AbortAll | ProceedWith | Announce | Report | EngineJob | Stop
 Emit = Callable[[Sequence[FrameItem]], None]
 """Takes the messages of a step; they leave at once."""
+
+
+def naming(error: TaskError, field: str) -> TaskError:
+    """Return an error; one about a grammar that was made from another field names that field."""
+    if error.param != "grammar" or field == "grammar":
+        return error
+    return TaskError(error.code, f"Field '{field}': {error.message}", param=field)
 
 
 def failed(key: TaskKey, error: TaskError, usage: Usage | None = None) -> Envelope:

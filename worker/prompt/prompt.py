@@ -4,8 +4,7 @@ Runs on the threads of `worker.link.tasks.preparation`, several at once: it only
 vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -27,7 +26,7 @@ from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.prompt_logprobs import check_echo
 from worker.engine.resume import open_sampler, resume_task
-from worker.engine.task import EngineTask
+from worker.engine.task import EngineTask, naming
 from worker.output.chat_parser.parser import ChatParser, ExpectedParts
 from worker.output.continued import AnswerParser, ContinuedAnswer
 from worker.output.recorded import RecordedAnswer
@@ -108,9 +107,12 @@ class PromptReader:
                 parser = ContinuedAnswer(chat, message.partial_answer, task.resumed.text)
         if parser is not None and message.returns_prompt and not task.params.stream:
             parser = RecordedAnswer(parser, task.resumed.text if task.resumed is not None else "")
-        with _naming(message):
+        field = _grammar_field(message)
+        try:
             sampler = open_sampler(self._backend, task)
-        return Prepared(replace(task, sampler=sampler), parser)
+        except TaskError as error:
+            raise naming(error, field) from error
+        return Prepared(replace(task, sampler=sampler, grammar_field=field), parser)
 
     def _tokenized(self, message: Tokenize) -> Tokenized:
         tokens = self.tokenize(message)
@@ -315,18 +317,13 @@ def _check_able(message: Generate, card: ModelCard) -> None:
         raise InvalidRequest(f"Field '{param}': needs {tags} in a plain prompt", param=param)
 
 
-@contextmanager
-def _naming(message: Generate) -> Iterator[None]:
-    """Name the field that a refused grammar was made from, where the client wrote no grammar."""
-    try:
-        yield
-    except InvalidRequest as error:
-        if error.param != "grammar" or message.params.grammar:
-            raise
-        chat = message.chat
-        param = "tools" if chat is not None and chat.schema is None else "response_format"
-        param = param if chat is not None else "json_schema"
-        raise InvalidRequest(f"Field '{param}': {error.message}", param=param) from error
+def _grammar_field(message: Generate) -> str:
+    """Return the field from which the grammar of a request is made, if it has one."""
+    if message.params.grammar:
+        return "grammar"
+    if message.chat is None:
+        return "json_schema"
+    return "tools" if message.chat.schema is None else "response_format"
 
 
 def _chat_params(params: SamplingParams, chat: ChatPrompt) -> SamplingParams:

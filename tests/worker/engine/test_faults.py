@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from worker.engine.fake.backend import FakeSampler
 from worker.engine.scheduling.preemption import running
 from worker.engine.slot import Slot
 from worker.engine.speculation.lookup import PromptLookup
-from worker.engine.task import EngineJob, Report
+from worker.engine.task import EngineJob, Report, Submit
 
 
 def poison(rig: Rig, name: str, task_id: int) -> None:
@@ -51,6 +52,24 @@ def test_a_fault_while_a_token_is_chosen_fails_that_task_only(
     again = rig.submit("three")
     rig.finish()
     assert rig.done(again).finish is Finish.LIMIT
+
+
+@pytest.mark.parametrize("field", ["grammar", "json_schema", "tools"])
+def test_a_grammar_that_cannot_be_followed_is_named_by_what_it_was_made_from(
+    field: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sample(*_: Any) -> Any:
+        message = "The grammar cannot be followed: it is too ambiguous"
+        raise TaskError(ErrorCode.INVALID_REQUEST, message, param="grammar")
+
+    rig = Rig()
+    monkeypatch.setattr(rig.backend, "sample", sample)
+    task = replace(rig.task("one"), grammar_field=field)
+    rig.engine.submit(Submit(task))
+    rig.finish()
+    failed = rig.failed(task.key.id)
+    assert (failed.code, failed.param) == (ErrorCode.INVALID_REQUEST, field)
+    assert "cannot be followed" in failed.message
 
 
 @pytest.mark.parametrize("error", [NoTokenAllowed(), TaskError(ErrorCode.INTERNAL, "no grammar")])

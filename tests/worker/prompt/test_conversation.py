@@ -200,6 +200,22 @@ def test_a_schema_is_shown_where_the_template_of_deepseek_v4_shows_it() -> None:
     assert "type" not in read("{{ response_format }}", schema="{}").text
 
 
+@pytest.mark.parametrize(
+    ("source", "kwargs", "param"),
+    [
+        ("{% for tool in tools %}{% endfor %}", {"tools": 5}, "chat_template_kwargs"),
+        ("{{ raise_exception('no') }}", {"tools": 5}, "messages"),
+        ("{{ raise_exception('no') }}", {}, "messages"),
+    ],
+)
+def test_a_template_that_fails_by_the_clients_variables_names_them(
+    source: str, kwargs: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="cannot render") as caught:
+        read("{% if messages[0].content == 'hi' %}" + source + "{% endif %}", kwargs=kwargs)
+    assert caught.value.param == param
+
+
 def test_a_template_without_reasoning_is_told_not_to_think() -> None:
     assert read("{{ enable_thinking }}").text == "False"
     assert read("{{ enable_thinking }}", kwargs={"enable_thinking": True}).text == "True"

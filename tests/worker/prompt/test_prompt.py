@@ -357,9 +357,13 @@ def test_a_grammar_that_is_refused_is_named_by_what_it_was_made_from(
     def refused(*_: Any) -> Any:
         raise InvalidRequest("Failed to parse grammar: too long", param="grammar")
 
-    monkeypatch.setattr(FakeBackend, "open_sampler", refused)
     for params, named in ((SamplingParams(), param), (SamplingParams(grammar="x"), "grammar")):
-        with pytest.raises(InvalidRequest, match="too long") as caught:
-            message = Generate(params=params, **fields)
+        message = Generate(params=params, **fields)
+        prepared = reader(n_ctx=4096).prepare(Envelope(TaskKey(1, 1), message))
+        assert isinstance(prepared, Prepared)
+        assert prepared.task.grammar_field == named
+        with monkeypatch.context() as patch, pytest.raises(TaskError, match="too long") as caught:
+            patch.setattr(FakeBackend, "open_sampler", refused)
             reader(n_ctx=4096).prepare(Envelope(TaskKey(1, 1), message))
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert caught.value.param == named

@@ -77,7 +77,10 @@ class ConversationReader:
     def read(self, chat: Chat) -> ChatPrompt:
         """Render a chat and build its grammar; raises `InvalidRequest`."""
         tools = called_tools(chat)
-        rendered = self._render(chat, tools)
+        try:
+            rendered = self._render(chat, tools)
+        except InvalidRequest as error:
+            raise self._naming(error, chat, tools) from error
         if not self._parses:
             return self._unparsed(chat, rendered)
         is_plain = chat.reasoning_format == "none"
@@ -107,6 +110,17 @@ class ConversationReader:
             reasoning_marks=(marks.open, *marks.last_words) if marks and marks.open else (),
             generation_prompt=rendered.generation_prompt,
         )
+
+    def _naming(self, error: InvalidRequest, chat: Chat, tools: Sequence[Tool]) -> InvalidRequest:
+        """Return the error of a template, of the client's variables if it is theirs."""
+        if not chat.kwargs or error.param != "messages":
+            return error
+        try:
+            self._render(replace(chat, kwargs=None), tools)
+        except InvalidRequest:
+            return error
+        param = "chat_template_kwargs"
+        return InvalidRequest(f"Field '{param}': {error.message}", param=param)
 
     def _unparsed(self, chat: Chat, rendered: _RenderedPrompt) -> ChatPrompt:
         """Leave the answer unparsed; only its leading white space is dropped."""
