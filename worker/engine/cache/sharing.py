@@ -29,16 +29,30 @@ class ExpectedPrefix(NamedTuple):
     n: int
 
 
+class _Wait(NamedTuple):
+    """What a task waits for, and the tasks that read prompts when that was found."""
+
+    expected: ExpectedPrefix
+    order: int
+    """Admission number of the task of the slot."""
+    readers: frozenset[int]
+
+
 class PrefixSharing:
     """Decides for each new task whether it reads its prompt, takes a prefix, or waits for one."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
         self._counters = cache.counters
+        self._waits: dict[int, _Wait] = {}
+        """By the admission number of the task that waits: to look for a prompt among others in
+        each step costs the length of all of them."""
 
     def provide(self, slots: Sequence[Slot]) -> None:
         """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
         awaiting = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
+        known, self._waits = self._waits, {}
+        readers = frozenset(slot.active.order for slot in slots if _is_reading(slot))
         for slot in sorted(awaiting, key=lambda slot: slot.active.order):
             run = slot.active
             run.awaits_prefix = False
@@ -46,10 +60,14 @@ class PrefixSharing:
                 continue
             if run.restoring is not None:
                 self._restore(slot, run.restoring)
-            elif self._cache.can_share and self._waits(slot, slots):
+            elif self._cache.can_share and (
+                wait := self._wait(slot, slots, readers, known.get(run.order))
+            ):
                 run.awaits_prefix = True
+                self._waits[run.order] = wait
             else:
                 self._recover(slot)
+                readers |= {run.order}
         if awaiting:
             self._cache.begin_moving()
 
@@ -71,25 +89,45 @@ class PrefixSharing:
             self._take(slot, CachedPrefix(leader.id, len(prompt)))
         return alike
 
-    def _waits(self, slot: Slot, slots: Sequence[Slot]) -> bool:
-        """Return whether another slot will soon hold more of a prompt than is cached now."""
+    def _wait(
+        self, slot: Slot, slots: Sequence[Slot], readers: frozenset[int], known: _Wait | None
+    ) -> _Wait | None:
+        """Return what to wait for: another slot will soon hold more of a prompt than is cached now.
+
+        That is what is `known` from an earlier step, as long as the same tasks read.
+        """
+        if known is not None and known.readers == readers and self._is_far(slot, known):
+            return known
+        expected = self._expected(slot, slots)
+        if expected is None:
+            return None
+        return _Wait(expected, expected.slot.active.order, readers)
+
+    def _is_far(self, slot: Slot, wait: _Wait) -> bool:
+        """Return whether much is missing still of what a slot waits for."""
+        source, n = wait.expected
+        if source.run is None or source.run.order != wait.order or not _is_reading(source):
+            return False
+        return len(source.tokens) + self._min_shared(slot, len(source.run.reading)) < n
+
+    def _expected(self, slot: Slot, slots: Sequence[Slot]) -> ExpectedPrefix | None:
         run = slot.active
         if run.task.media:
-            return False  # a part of an image cannot be shared
+            return None  # a part of an image cannot be shared
         others = [
             other for other in slots if other is not slot and other.namespace == slot.namespace
         ]
         expected = expected_prefix(run, others)
         if expected is None:
-            return False
+            return None
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
         is_free = self._cache.is_unified and has_same_prompt(expected, run)
         n_held = len(expected.slot.active.reading)
         if expected.n < n_now + self._min_shared(slot, n_held) and not is_free:
-            return False
+            return None
         self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
-        return True
+        return expected
 
     def _recover(self, slot: Slot) -> None:
         """Take the prefix from the cache, or from the host's memory if that holds more."""
@@ -143,6 +181,14 @@ def is_waiting(run: SlotTask) -> bool:
     return run.awaits_prefix and run.restoring is None and not run.is_preempted
 
 
+def _is_reading(slot: Slot) -> bool:
+    """Return whether a slot reads its prompt now."""
+    run = slot.run
+    if run is None or slot.state is not SlotState.PREFILL:
+        return False
+    return not (is_waiting(run) or run.is_preempted)
+
+
 def max_reused(run: SlotTask) -> int:
     """Return the maximum number of tokens to take: all but the last, whose logits are needed."""
     return whole_pieces(run.task.media, len(run.reading) - 1)
@@ -161,9 +207,9 @@ def expected_prefix(run: SlotTask, others: Sequence[Slot]) -> ExpectedPrefix | N
         ExpectedPrefix(other, common_prefix(other.run.reading, run.reading))
         for other in others
         if other.run is not None
-        and other.state is SlotState.PREFILL
         and other.run.order < run.order
-        and not (is_waiting(other.run) or other.run.is_preempted or other.run.task.media)
+        and _is_reading(other)
+        and not other.run.task.media
     ]
     reading = [source for source in sources if len(source.slot.tokens) < source.n]
     return max(reading, key=lambda source: source.n, default=None)

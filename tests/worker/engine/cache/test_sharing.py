@@ -6,7 +6,9 @@ import pytest
 
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow, CacheFull, DecodeFailed
+from worker.engine.cache import sharing
 from worker.engine.cache.checkpoints import BEFORE_END, EARLIER
+from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.slot import SlotState
 
@@ -54,6 +56,31 @@ def test_tasks_with_one_beginning_read_it_once() -> None:
         alone.submit(f"{PREFIX}{i}{'!' * i}")
         alone.finish()
         assert rig.text(tasks[i]) == alone.text(1)
+
+
+@pytest.mark.parametrize("tail", ["", " and {}"])
+def test_while_one_prompt_is_read_those_that_wait_for_it_are_not_compared_with_it_again(
+    tail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """128 that waited for 20,000 tokens took 20 ms of each step."""
+    rig = Rig(n_slots=8, n_ctx=1024, n_batch=16)
+    n_compared = 0
+
+    def counted(a: Sequence[int], b: Sequence[int]) -> int:
+        nonlocal n_compared
+        n_compared += 1
+        return common_prefix(a, b)
+
+    monkeypatch.setattr(sharing, "common_prefix", counted)
+    tasks = [rig.submit(10 * PREFIX + tail.format(i)) for i in range(8)]
+    rig.turn()
+    assert n_compared >= 7
+    while rig.engine.slots[0].n_prompt_left > 64:
+        before = n_compared
+        rig.turn()
+        assert n_compared == before
+    rig.finish()
+    assert all(rig.done(task).n_cached > 10 * len(PREFIX) - MIN_SHARED for task in tasks[1:])
 
 
 def test_a_prompt_is_taken_from_a_slot_that_is_busy_generating() -> None:
