@@ -311,15 +311,15 @@ class PrefixCache:
     def move_idle(self) -> None:
         """Move on with idle sequences, the least recently used first.
 
-        While prompts are read, that is one piece a step, unless what is left of them needs the
-        cells.
+        While prompts are read, that takes a small part of each step, unless what is left of them
+        needs the cells.
         """
         n_most = MOST_CELLS * self.counters.n_kv if self._backend.is_gpu else 0
         if not self._is_moving or self.counters.n_kv_used <= n_most:
             return
         n_unread = sum(slot.n_prompt_left for slot in self.slots)
         if 0 < n_unread <= self.counters.n_kv - self.n_cells:
-            self.copies.left_s = 0.0
+            self.copies.give_way()
         while not self.copies.is_over:
             movable = [
                 old

@@ -29,6 +29,7 @@ class Copier:
     """An engine whose copies take time, by a clock that stands still otherwise."""
 
     rig: Rig
+    token_s: float = TOKEN_S
     now_s: float = 0.0
     copied: list[int] = field(default_factory=list)
     """Tokens of each piece since the last turn."""
@@ -54,7 +55,7 @@ class Copier:
         self.rig.engine.cache.copies.clock = lambda: self.now_s
 
     def _wait(self, n_tokens: int) -> None:
-        self.now_s += n_tokens * TOKEN_S
+        self.now_s += n_tokens * self.token_s
         self.copied.append(n_tokens)
 
     def turn(self) -> int:
@@ -114,6 +115,19 @@ def test_idle_texts_move_by_steps_that_are_not_long() -> None:
         n_turns += 1
     assert n_tokens == len(LONG) + 8
     assert n_turns >= n_tokens // AT_ONCE[True]
+
+
+def test_idle_texts_take_a_tenth_of_the_steps_in_which_prompts_are_read() -> None:
+    rig = Rig(n_slots=2, n_ctx=8192, n_batch=256, host_bytes=1_000_000)
+    copier = Copier(rig, token_s=TOKEN_S / 10)
+    copier.ask(LONG)
+    task = rig.submit(OTHER, n_predict=1)
+    pieces = list[int]()
+    while not rig.terminals(task):
+        copier.turn()
+        pieces.append(len(copier.copied))
+    n_in_time = int(0.1 * 0.5 / (PIECE * copier.token_s))
+    assert max(pieces) == n_in_time == 3
 
 
 def test_a_prompt_comes_back_by_steps_that_are_not_long() -> None:
