@@ -25,9 +25,9 @@ generate at the same time each token is such a run. On an H200, 128 tokens of 40
 then, 6 ms if they lay side by side, and 14 ms to read.
 """
 SHARE = 0.1
-"""Part of a step's spare time for copies while prompts are read. Source: eight prompts of 400 tokens
-at once on two cores, against one piece a step: 3 % more tokens/s, 6 % less until the last first
-token, for each row reads the cells that have not moved; a quarter has 1 % more tokens/s."""
+"""Part of a step's spare time for copies while prompts are read. Source: eight prompts of 400
+tokens at once on two cores, against one piece a step: 3 % more tokens/s, 6 % less until the last
+first token, for each row reads the cells that have not moved; a quarter has 1 % more tokens/s."""
 
 
 @dataclass(slots=True)
