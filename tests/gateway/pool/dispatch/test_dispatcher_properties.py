@@ -48,7 +48,8 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.faults: Counter[int] = Counter()
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
-        self.unbound: set[int] = set()  # asked for a slot of a worker that drains
+        self.unbound: set[int] = set()  # asked for a slot of one of these
+        self.drained: set[str] = set()  # workers that drain, or have and are not back
         self.served: dict[int, tuple[str, str]] = {}  # model and tenant of tasks that had a slot
         self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
 
@@ -125,6 +126,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.n_keys += 1
         key = f"{name}:{self.n_keys}"
         self.workers[key] = SimWorker(key, name, model, n_slots, n_prefetch)
+        self.drained.discard(name)
         self.pool.worker_hello(key, name, model)
 
     @rule(data=st.data())
@@ -226,7 +228,7 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
             assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
         self.specs[spec.task_id] = spec
-        if worker in [one.name for one in self.workers.values() if one.is_leaving]:
+        if worker in self.drained:
             self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
@@ -236,8 +238,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         return spec.task_id
 
     def is_of(self, task_id: int, model: str, tenant: str) -> bool:
-        spec = self.specs[task_id]
-        return spec.model == model and spec.tenant == tenant
+        return (self.specs[task_id].model, self.specs[task_id].tenant) == (model, tenant)
 
     def shares(self, model: str) -> Counter[str]:
         """Count the waiting tasks of each tenant."""
@@ -269,15 +270,13 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(data=st.data(), fails=st.booleans())
     @precondition(lambda self: self.holding())
     def ended(self, data: st.DataObject, fails: bool) -> None:
-        worker, task_id, attempt = data.draw(st.sampled_from(self.holding()))
-        self.end(worker, task_id, attempt, fails=fails)
+        self.end(*data.draw(st.sampled_from(self.holding())), fails=fails)
 
     def end(self, worker: SimWorker, task_id: int, attempt: int, *, fails: bool) -> None:
         del worker.held[task_id, attempt]
-        key = TaskKey(task_id, attempt)
-        message = Envelope(key, Done(finish=Finish.EOS, n_predicted=5))
+        message = Envelope(TaskKey(task_id, attempt), Done(finish=Finish.EOS, n_predicted=5))
         if fails:
-            message = Envelope(key, Failed(code=ErrorCode.INTERNAL, message=""))
+            message = message._replace(payload=Failed(code=ErrorCode.INTERNAL, message=""))
             if self.running.get(task_id) == (worker.key, attempt):
                 self.failed(worker, task_id)
         actions = self.pool.ended(worker.key, message, self.now)
@@ -304,6 +303,7 @@ class DispatcherMachine(RuleBasedStateMachine):
     def leaves(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         worker.is_leaving = True
+        self.drained.add(worker.name)
         self.unbound |= {i for i in self.waiting if self.specs[i].worker == worker.name}
         self.perform(self.pool.worker_leaves(worker.key, self.now))
 
@@ -392,8 +392,8 @@ class DispatcherMachine(RuleBasedStateMachine):
             while holding := self.holding():
                 self.end(*holding[0], fails=False)
         assert not self.specs
-        n = len(self.workers)
-        assert repr(self.pool) == f"<Dispatcher workers={n} tasks=0 waiting=0 taken=0>"
+        n = f"workers={len(self.workers)} tasks=0 waiting=0 taken=0"
+        assert repr(self.pool) == f"<Dispatcher {n}>"
 
 
 TestDispatcher = DispatcherMachine.TestCase

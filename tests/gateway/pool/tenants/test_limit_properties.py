@@ -35,6 +35,7 @@ class LimitMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.settled: list[int] = []
+        self.unloaded: set[str] = set()
         self.pool = Dispatcher(
             queue_size=QUEUE_SIZE,
             queue_timeout_s=TIMEOUT_S,
@@ -114,7 +115,8 @@ class LimitMachine(RuleBasedStateMachine):
         try:
             actions = self.pool.submit(spec, self.now)
         except TaskError as error:
-            assert error.code in _REFUSED
+            is_gone = model in self.unloaded and model not in map(WORKERS.get, self.at)
+            assert error.code in _REFUSED or (is_gone and error.code is ErrorCode.UNAVAILABLE)
             assert set(self.pool.tasks) == known
             return
         self.taken.append(spec.task_id)
@@ -157,6 +159,7 @@ class LimitMachine(RuleBasedStateMachine):
     def joins(self, name: str) -> None:
         if name not in self.at:
             self.at[name] = []
+            self.unloaded.discard(WORKERS[name])
             self.pool.worker_hello(name, name, WORKERS[name])
             told = card(2, name=WORKERS[name])
             self.perform(self.pool.worker_ready(name, told, self.now))
@@ -177,6 +180,7 @@ class LimitMachine(RuleBasedStateMachine):
     @rule(model=st.sampled_from(MODELS), is_sure=st.sampled_from((True, False, False)))
     def abandon(self, model: str, is_sure: bool) -> None:
         if is_sure:
+            self.unloaded.add(model)
             self.perform(self.pool.abandon(model))
 
     @rule(seconds=st.sampled_from((0.1, 0.5, 1.0, 2.0, TIMEOUT_S, 61.0)))
