@@ -3,6 +3,7 @@
 import pytest
 
 from protocol.wire.facts import ModelCard
+from worker.engine.cache.prefix import common_prefix
 from worker.output.formats.reasoning_marks import (
     REASONING_ROWS,
     ReasoningMarks,
@@ -10,7 +11,7 @@ from worker.output.formats.reasoning_marks import (
     listed_reasoning_marks,
 )
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
-from worker.prompt.chat.segments import common, difference, split_markers
+from worker.prompt.chat.segments import difference, split_markers
 from worker.prompt.chat.template import ChatTemplate
 
 CARD = ModelCard(name="m", path="m", n_slots=1, n_ctx=512, n_ctx_total=512)
@@ -87,4 +88,4 @@ def test_a_mark_is_not_cut_by_a_difference() -> None:
 def test_the_common_beginning_of_long_prompts_is_found(n: int) -> None:
     for a, b in (("", ""), ("x", ""), ("x", "y"), ("x" * 2000, "y" * 2000), ("xa", "xb")):
         expected = n + (a[:1] == b[:1] and bool(a))
-        assert common("-" * n + a, "-" * n + b) == expected
+        assert common_prefix("-" * n + a, "-" * n + b) == expected

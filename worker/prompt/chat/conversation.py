@@ -10,6 +10,7 @@ from typing import Any
 from protocol.errors import InvalidRequest
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Chat, content_text
+from worker.engine.cache.prefix import common_prefix
 from worker.grammar.json_schema.schema import parse_schema
 from worker.grammar.parameters import argument_types, whole_part
 from worker.grammar.tools import Tool, ToolShape, answer_grammar, call_grammar
@@ -23,7 +24,6 @@ from worker.prompt.chat.generic import explain
 from worker.prompt.chat.history import TemplateAbilities, adapt
 from worker.prompt.chat.reasoning_detection import find_reasoning_marks
 from worker.prompt.chat.result_order import in_call_order
-from worker.prompt.chat.segments import common
 from worker.prompt.chat.template import CHATML, ChatTemplate
 from worker.prompt.templates.table import BUILT_IN
 
@@ -174,7 +174,7 @@ class ConversationReader:
         end, asks = self.tools.unasked
         text += asks if end and text.endswith(end) else ""
         without = self._template.render(messages, variables, add_generation_prompt=False)
-        prompt = text[common(text, without) :]
+        prompt = text[common_prefix(text, without) :]
         if chat.continue_final_message:
             answer_prefix = self._continued(last, is_reasoning=_continues_reasoning(chat, last))
             head = self._head(prompt)

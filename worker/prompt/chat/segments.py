@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from worker.engine.cache.prefix import common_prefix
+
 _CLOSERS = {"<": ">", "[": "]"}
-_BLOCK = 1024
-"""Characters that are compared at once."""
 
 
 def split_markers(text: str) -> list[str]:
@@ -31,27 +31,19 @@ def difference(left: str, right: str) -> tuple[str, str]:
     if left.startswith(right):
         return left[len(right) :], ""
     ours, theirs = split_markers(left), split_markers(right)
-    head = common(ours, theirs)
+    head = common_prefix(ours, theirs)
     ours, theirs = ours[head:], theirs[head:]
-    tail = common(ours[::-1], theirs[::-1])
+    tail = common_prefix(ours[::-1], theirs[::-1])
     if tail:
         ours, theirs = ours[:-tail], theirs[:-tail]
     a, b = "".join(ours), "".join(theirs)
     if _ends_in_text(ours[-1:]) and _ends_in_text(theirs[-1:]):
-        n = common(a[::-1], b[::-1])
+        n = common_prefix(a[::-1], b[::-1])
         a, b = a[: len(a) - n], b[: len(b) - n]
     if _ends_in_text(ours[:1]) and _ends_in_text(theirs[:1]):
-        n = common(a, b)
+        n = common_prefix(a, b)
         a, b = a[n:], b[n:]
     return a, b
-
-
-def common(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return the length of the common beginning; of 1 MB of text in 0.3 ms."""
-    n, at = min(len(a), len(b)), 0
-    while at + _BLOCK <= n and a[at : at + _BLOCK] == b[at : at + _BLOCK]:
-        at += _BLOCK
-    return next((i for i in range(at, n) if a[i] != b[i]), n)
 
 
 def _ends_in_text(parts: Sequence[str]) -> bool:
