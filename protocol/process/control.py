@@ -2,20 +2,18 @@
 
 A gateway decides which models run and passes on what an admin asks for; the supervisor owns the
 processes. Between them is a unix stream socket in the runtime directory with one JSON object a
-line. Both ends are of one release and one host, so unknown fields are an error.
+line. Both ends are of one release and one host, so an unknown field of a line is an error.
 """
 
 import dataclasses
 import json
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 from protocol.config.rollout_config import GoldenConfig
+from protocol.wire.field_readers import ProtocolError, unpacker
 
 SUCCESSOR_VARIABLE = "LLAMAPOOL_SUCCESSOR"
 """Environment variable of a gateway that takes over from a running one (`gateway.succession`)."""
@@ -344,31 +342,26 @@ def decode(data: bytes) -> Line:
     """Read one line; raises `ControlError`."""
     try:
         fields = json.loads(data)
-        line: Line = _built(_KINDS[fields.pop("kind")], fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        kind: Any = _KINDS[fields.pop("kind")]
+        if unknown := fields.keys() - kind.__dataclass_fields__.keys():
+            raise ProtocolError(f"{kind.__name__}: unknown {unknown}")
+        line: Line = unpacker(kind)(_with_tuples(fields))
+    except (
+        ProtocolError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise ControlError(f"not a control line: {error!r}") from error
     return line
 
 
-def _built(kind: Any, value: Any) -> Any:
-    """Make a value of a field's type out of JSON; raises `TypeError` or `ValueError`."""
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
-        made: Any = kind
-        hints = _hints(made)
-        return made(**{name: _built(hints[name], field) for name, field in value.items()})
-    if origin is tuple:
-        return tuple(_built(inner[0], field) for field in value)
-    if origin in (typing.Union, types.UnionType):
-        return None if value is None else _built(inner[0], value)
-    if isinstance(kind, type) and issubclass(kind, StrEnum):
-        return kind(value)
-    wanted = (int, float) if kind is float else origin or kind
-    if not isinstance(value, wanted) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{value!r} is no {kind}")
+def _with_tuples(value: Any) -> Any:
+    """Make the arrays of JSON tuples, as msgpack hands them to an unpacker."""
+    if isinstance(value, list):
+        return tuple(map(_with_tuples, value))
+    if isinstance(value, dict):
+        return {name: _with_tuples(field) for name, field in value.items()}
     return value
-
-
-@cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
