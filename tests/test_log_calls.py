@@ -6,11 +6,18 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from gateway.pool.requests.record import RequestRecord, summary
 from protocol.process.logs import RECORD_ATTRIBUTES
 
 _ROOT = Path(__file__).parent.parent
 _PAGE = "docs/running/logs.md"
 _METHODS = {"debug", "info", "warning", "error", "exception", "critical", "log"}
+
+_TABLES: dict[str, list[str]] = {
+    "row": list(summary(RequestRecord(1, "id", "GET", "/", 0.0))),
+    "facts": ["child", "cause", "retry_s", "pid"],
+}
+"""Keys of dicts that a call takes whole, by the names that they have there."""
 
 
 @cache
@@ -45,13 +52,16 @@ def _calls() -> list[tuple[str, ast.Call]]:
 
 
 def _keys(call: ast.Call) -> list[str]:
-    """Return the keys of `extra`; a dict literal with constant keys is the only form allowed."""
+    """Return the keys of `extra`: a dict literal with constant keys, or one of `_TABLES`."""
     given = {keyword.arg: keyword.value for keyword in call.keywords}
     if "extra" not in given:
         return []
     extra = given["extra"]
     assert isinstance(extra, ast.Dict), "extra is a dict literal"
-    return [ast.literal_eval(key) for key in extra.keys if key is not None]
+    keys: list[str] = []
+    for key, value in zip(extra.keys, extra.values, strict=True):
+        keys += [ast.literal_eval(key)] if key is not None else _TABLES[ast.unparse(value)]
+    return keys
 
 
 def _fault(call: ast.Call) -> str:

@@ -7,7 +7,7 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,7 +120,8 @@ class RequestBook:
         if self.unsettled.pop(record.number, None) is None:
             return  # `close` has done it, and its answer was cut afterwards
         row = summary(record)
-        _log(row, logging.DEBUG if record.is_quiet else logging.INFO)
+        level = logging.DEBUG if record.is_quiet else logging.INFO
+        logger.log(level, "request done", extra={**row})
         if record.tasks:
             self.pay(record.usage())
         if record.model:
@@ -133,35 +134,3 @@ class RequestBook:
         cost = cost_of([task])
         if cost != Tokens(requests=1):
             self.pay(UsageEntry(time=time.time(), model=task.spec.model, tokens=cost))
-
-
-def _log(row: Mapping[str, Any], level: int) -> None:
-    """Write the line of a request; what is None is left out."""
-    logger.log(
-        level,
-        "request done",
-        extra={
-            "request_id": row["request_id"],
-            "key": row["key"],
-            "method": row["method"],
-            "path": row["path"],
-            "status": row["status"],
-            "duration_s": row["duration_s"],
-            "client": row["client"],
-            "model": row["model"],
-            "worker": row["worker"],
-            "route": row["route"],
-            "task": row["task"],
-            "n_tasks": row["n_tasks"],
-            "n_prompt": row["n_prompt"],
-            "n_cached": row["n_cached"],
-            "n_predicted": row["n_predicted"],
-            "n_continued": row["n_continued"],
-            "queue_s": row["queue_s"],
-            "slot_s": row["slot_s"],
-            "ttft_s": row["ttft_s"],
-            "itl_s": row["itl_s"],
-            "finish": row["finish"],
-            "cause": row["cause"],
-        },
-    )

@@ -120,7 +120,7 @@ def state_of(task: Task) -> str:
 
 
 def summary(record: RequestRecord) -> dict[str, Any]:
-    """Return the fields of a request's log line; empty values are None."""
+    """Return the fields of a request's log line, and of its row for admins; empty ones are None."""
     tasks, cost = record.tasks, cost_of(record.tasks)
     sent = [task for task in tasks if task.attempts]
     first = sent[0] if sent else None
