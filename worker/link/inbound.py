@@ -3,8 +3,8 @@
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from protocol import WIRE_VERSION
 from protocol.errors import ErrorCode, TaskError
@@ -37,28 +37,19 @@ _NO_CREDIT = TaskError(
 )
 
 
-class WorkerLink(Protocol):
-    """The part of the link that messages of gateways act on."""
-
-    def drain(self) -> None:
-        """Accept no new tasks."""
-
-    def welcomed(self) -> None:
-        """Report the state of the worker to a gateway that has just answered."""
-
-
 class Inbound:
     """Reads the messages of gateways, and dials those that are not connected."""
 
     def __init__(
         self,
-        link: WorkerLink,
         outbound: Outbound,
         sessions: Sessions,
         tasks: Tasks,
         hello: m.Hello,
+        on_welcome: Callable[[], None],
     ) -> None:
-        self._link = link
+        """`on_welcome` is called when a gateway has answered that knows nothing of this worker."""
+        self._on_welcome = on_welcome
         self._outbound = outbound
         self._sessions = sessions
         self._tasks = tasks
@@ -113,7 +104,7 @@ class Inbound:
             case m.Refused():
                 self._refuse(session, item.reason[:MAX_REASON])
             case m.Drain():
-                self._link.drain()
+                self._sessions.drain()
             case m.Ping():
                 pass
             case _:
@@ -224,7 +215,7 @@ class Inbound:
         session.is_welcome, session.gateway = True, message.gateway
         session.connection.welcomed()
         self._sessions.join(session)
-        self._link.welcomed()
+        self._on_welcome()
 
     def _succeed(self, session: GatewaySession) -> None:
         """Dial the process that takes over the endpoint of a gateway."""

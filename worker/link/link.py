@@ -58,7 +58,9 @@ class Link:
         self._outbound = Outbound(
             outbound_queue, self.tasks.running, self._sessions, self.tasks.cancel
         )
-        self._inbound = Inbound(self, self._outbound, self._sessions, self.tasks, hello)
+        self._inbound = Inbound(
+            self._outbound, self._sessions, self.tasks, hello, on_welcome=self._welcomed
+        )
 
     # ---- the process --------------------------------------------------------------------------
 
@@ -119,9 +121,7 @@ class Link:
 
     def drain(self) -> None:
         """Take no new tasks; `is_idle` becomes true when the others are done."""
-        if not self.draining:
-            self._sessions.is_draining = True
-            self._sessions.send([m.Draining()])
+        self._sessions.drain()
 
     @property
     def draining(self) -> bool:
@@ -193,7 +193,7 @@ class Link:
         self._sessions.send_heartbeats()
         self._slowest_s = 0.0
 
-    def welcomed(self) -> None:
+    def _welcomed(self) -> None:
         """Report to a new gateway what the worker has."""
         self._next_heartbeat = 0.0
         if self._engine is not None:  # this gateway does not know what the cache holds

@@ -186,6 +186,12 @@ class Sessions:
         if was_shared:
             self.send((), self._credit_messages())
 
+    def drain(self) -> None:
+        """Tell the gateways that this worker takes no new tasks; idempotent."""
+        if not self.is_draining:
+            self.is_draining = True
+            self.send([Draining()])
+
     def send_credits(self) -> None:
         """Send the gateways what has changed of their credits, if there are several."""
         if self.grants.is_shared and (first := self._credit_messages()):
