@@ -150,14 +150,10 @@ class PromptReader:
         """The current system prompt of plain prompts."""
         return self._system.current
 
-    def task(self, key: TaskKey, message: Generate, slot: int = -1) -> EngineTask:
-        """Tokenize a generation; raises `TaskError` if it cannot run."""
-        return self._read(key, message, slot)[0]
-
     def _read(
         self, key: TaskKey, message: Generate, slot: int
     ) -> tuple[EngineTask, ExpectedParts | None]:
-        """Return a generation's task, and the expected answer if it is parsed."""
+        """Tokenize a generation; returns its task, and the expected answer if it is parsed."""
         check_scales(message.params.lora or (), self._card.n_lora)
         message = with_grammar(self._system.adapt(message))
         _check_able(message, self._card)

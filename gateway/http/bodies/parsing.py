@@ -13,7 +13,6 @@ from protocol.config.limits import LimitsConfig
 from protocol.errors import InvalidRequest
 from protocol.wire.shapes import measure
 
-_DEFAULT = LimitsConfig()
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some Windows programs write it before every text."""
 _NAME_COST = 10
@@ -22,7 +21,7 @@ _SLICE = 256 * 1024
 """Bytes that are counted at once; other threads run in between."""
 
 
-def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
+def parse_object(data: bytes, limits: LimitsConfig) -> dict[str, Any]:
     """Decode a JSON object; raises `InvalidRequest` with the position of the error."""
     if not data.strip():
         raise InvalidRequest("the request body is empty; it must be a JSON object")
@@ -32,7 +31,7 @@ def parse_object(data: bytes, limits: LimitsConfig = _DEFAULT) -> dict[str, Any]
     return value
 
 
-def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
+def parse_list(data: bytes, limits: LimitsConfig) -> list[Any]:
     """Decode a JSON array; raises `InvalidRequest` with llama-server's text if it is none."""
     value = parse_value(data, limits) if data.strip() else None
     if not isinstance(value, list):
@@ -40,7 +39,7 @@ def parse_list(data: bytes, limits: LimitsConfig = _DEFAULT) -> list[Any]:
     return value
 
 
-def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
+def parse_value(data: bytes, limits: LimitsConfig) -> Any:
     """Decode any JSON; raises `InvalidRequest` with the position of the error."""
     if _NAME_COST * len(data) > limits.values:  # each value takes at least a byte
         _check_values(data, limits.values)
@@ -52,7 +51,7 @@ def parse_value(data: bytes, limits: LimitsConfig = _DEFAULT) -> Any:
     return value
 
 
-def parse_texts(texts: Mapping[str, str], limits: LimitsConfig = _DEFAULT) -> dict[str, Any]:
+def parse_texts(texts: Mapping[str, str], limits: LimitsConfig) -> dict[str, Any]:
     """Decode JSON by name; what is none stays the text that it is.
 
     All of them together are bounded as one body. Raises `InvalidRequest`, which names the text.

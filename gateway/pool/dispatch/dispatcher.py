@@ -53,12 +53,11 @@ class Dispatcher:
         *,
         queue_size: int = 0,
         queue_timeout_s: float = 60.0,
-        routing: RoutingPolicy | None = None,
         settle_s: float = 0.0,
         on_settled: Callable[[Task], None] = lambda _: None,
     ) -> None:
         """`on_settled` is called once for each task that has ended, when its cost is known."""
-        self.routing = routing or RoutingPolicy()
+        self.routing = RoutingPolicy()
         self.draining = False
         self.queue = TaskQueue(timeout_s=queue_timeout_s)
         self.connected = ConnectedWorkers(self.routing, self.queue)

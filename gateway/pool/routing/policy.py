@@ -79,8 +79,8 @@ class RouteChoice:
 class RoutingPolicy:
     """Chooses among workers, by the events of tasks that the dispatcher reports."""
 
-    def __init__(self, index: PrefixIndex | None = None) -> None:
-        self.index = index if index is not None else PrefixIndex()
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
         self._estimates: dict[str, WorkerEstimate] = {}
         self._of_models: dict[str, Throughput] = {}
         self._unknown = Throughput()

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
-from protocol.wire.messages import Generate, Infill, TaskKey
+from protocol.wire.messages import Generate, Infill
 from protocol.wire.sampling import SamplingParams
 from tests.cores import threads
 from tests.models.adapters import write_control_vector, write_lora
@@ -18,6 +18,7 @@ from tests.models.shallow import shallow_path
 from tests.models.t5 import write_t5
 from tests.worker.conftest import model_path
 from tests.worker.embedders import loaded
+from tests.worker.prompt.read_task import read_task
 from worker.embedding.inputs import InputReader
 from worker.engine.backend import BatchRow, EmbeddingPiece
 from worker.llama.backend import LlamaBackend
@@ -143,7 +144,7 @@ def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path, kind: str) -> 
         assert not backend.card.can_generate
         reader = PromptReader(backend, cuts_long=False)
         with pytest.raises(TaskError) as caught:
-            reader.task(TaskKey(1), Generate(prompt="a", params=SamplingParams()))
+            read_task(reader, Generate(prompt="a", params=SamplingParams()))
         assert caught.value.code is ErrorCode.NOT_SUPPORTED
 
 
@@ -238,7 +239,7 @@ def test_an_infill_reads_the_tokens_of_the_model(tmp_path: Path, suffix_first: b
     with loaded(path, embeddings=True, spm_infill=suffix_first) as (backend, _):
         assert backend.card.fim_missing == ()
         message = Generate(infill=Infill(prefix="ab", suffix="<s>"), params=SamplingParams())
-        task = PromptReader(backend, cuts_long=False).task(TaskKey(1), message)
+        task = read_task(PromptReader(backend, cuts_long=False), message)
         prefix, suffix, middle = (FIM[name] for name in ("fim_pre", "fim_suf", "fim_mid"))
         first, second = (suffix, prefix) if suffix_first else (prefix, suffix)
         assert task.prompt[1] == first

@@ -21,6 +21,7 @@ from tests.models.mmproj import N_PATCHES, write_mmproj
 from tests.models.shallow import shallow_path
 from tests.worker.engines import Rig
 from tests.worker.llama.media.test_decode_cost import progressive_jpeg
+from tests.worker.prompt.read_task import read_task
 from worker.engine.backend import BatchRow, CacheFull, DecodeFailed, EmbeddingPiece
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FAKE_MARKER
@@ -313,7 +314,7 @@ def test_markers_without_media_and_media_without_markers_are_refused(
     reader = PromptReader(seeing, cuts_long=False)
     message = Generate(prompt="no marker", params=SamplingParams(), media=(png(8, 8),))
     with pytest.raises(InvalidRequest, match="0 media markers, but the request has 1"):
-        reader.task(TaskKey(1), message)
+        read_task(reader, message)
 
 
 @pytest.mark.model

@@ -8,9 +8,10 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import TaskError
-from protocol.wire.messages import Delta, Generate, PromptRead, TaskKey
+from protocol.wire.messages import Delta, Generate, PromptRead
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
+from tests.worker.prompt.read_task import read_task
 from worker.engine.fake.backend import BOS, FakeBackend
 from worker.engine.task import Submit
 from worker.prompt.prompt import PromptReader
@@ -89,7 +90,7 @@ def test_only_a_bos_of_ours_is_kept_back(prompt: Any, echo_from: int) -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     params = SamplingParams(n_probs=1)
     message = Generate(prompt=prompt, params=params, echo=True)
-    task = reader.task(TaskKey(1), message)
+    task = read_task(reader, message)
     assert task.echo_from == echo_from
     assert not task.params.cache_prompt, "only what is read can be judged"
 
@@ -97,7 +98,7 @@ def test_only_a_bos_of_ours_is_kept_back(prompt: Any, echo_from: int) -> None:
 def test_a_prompt_that_would_be_cut_is_not_told() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     with pytest.raises(TaskError, match="exceeds the available context"):
-        reader.task(TaskKey(1), Generate(prompt="x" * 99, params=SamplingParams(), echo=True))
+        read_task(reader, Generate(prompt="x" * 99, params=SamplingParams(), echo=True))
 
 
 def test_of_a_very_long_prompt_fewer_alternatives_are_told() -> None:
@@ -106,10 +107,10 @@ def test_of_a_very_long_prompt_fewer_alternatives_are_told() -> None:
     prompt = (97,) * 40_000
     for n_probs in (0, 1, 5):
         params = SamplingParams(n_probs=n_probs)
-        reader.task(TaskKey(1), Generate(prompt=prompt, params=params, echo=True))
+        read_task(reader, Generate(prompt=prompt, params=params, echo=True))
     with pytest.raises(TaskError, match="40000 tokens with 20 alternatives each"):
         params = SamplingParams(n_probs=20)
-        reader.task(TaskKey(1), Generate(prompt=prompt, params=params, echo=True))
+        read_task(reader, Generate(prompt=prompt, params=params, echo=True))
 
 
 @pytest.mark.parametrize(("adds_space", "text"), [(True, b"ha S"), (False, b" ha S")])

@@ -7,11 +7,12 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Chat, Generate, TaskKey
+from protocol.wire.messages import Chat, Generate
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.side_tasks import Render
 from tests.worker.grammar.test_schema import CASES
 from tests.worker.grammar.test_schema_bounds import LARGE
+from tests.worker.prompt.read_task import read_task
 from tests.worker.served import Served
 from worker.engine.fake.backend import FakeBackend
 from worker.grammar.json_schema.schema import to_gbnf
@@ -29,7 +30,7 @@ def reader(template: str = "") -> PromptReader:
 def grammar(**fields: Any) -> str:
     """The grammar of a task, over that of the request."""
     params = SamplingParams(grammar="root ::= [0-9]")
-    return reader("x{{ 1 }}").task(TaskKey(1), Generate(params=params, **fields)).params.grammar
+    return read_task(reader("x{{ 1 }}"), Generate(params=params, **fields)).params.grammar
 
 
 def test_the_schema_of_a_prompt_becomes_its_grammar() -> None:

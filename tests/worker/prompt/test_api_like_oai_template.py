@@ -1,8 +1,9 @@
 """The chat format of api_like_OAI.py: the prompt that its note of 2023 prints."""
 
 from protocol.config.config import WorkerConfig
-from protocol.wire.messages import Chat, Generate, TaskKey
+from protocol.wire.messages import Chat, Generate
 from protocol.wire.sampling import SamplingParams
+from tests.worker.prompt.read_task import read_task
 from worker.engine.fake.backend import FakeBackend
 from worker.prompt.api_like_oai_template import formatted
 from worker.prompt.prompt import PromptReader
@@ -25,7 +26,7 @@ def prompt(config: WorkerConfig) -> str:
     backend = FakeBackend(config)
     reader = PromptReader(backend, cuts_long=False, chat_stop=config.chat_stop or "")
     params = SamplingParams(stop=("own",))
-    task = reader.task(TaskKey(1), Generate(chat=Chat(messages=MESSAGES), params=params))
+    task = read_task(reader, Generate(chat=Chat(messages=MESSAGES), params=params))
     assert task.params.stop[-1] == "own"
     assert list(task.params.stop[:-1]) == ([config.chat_stop] if config.chat_stop else [])
     return backend.vocabulary.render(task.prompt).removeprefix("<bos>")

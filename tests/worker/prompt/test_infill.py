@@ -6,8 +6,9 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ErrorCode, TaskError
-from protocol.wire.messages import Generate, Infill, TaskKey
+from protocol.wire.messages import Generate, Infill
 from protocol.wire.sampling import SamplingParams
+from tests.worker.prompt.read_task import read_task
 from worker.engine.backend import SpecialTokens, Vocabulary
 from worker.engine.fake.backend import FakeBackend
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
@@ -113,7 +114,7 @@ def test_the_reader_lays_a_gap_out_as_the_worker_is_configured() -> None:
     config = WorkerConfig(backend="fake", n_ctx=1024, spm_infill=True)
     reader = PromptReader(FakeBackend(config), cuts_long=False)
     message = Generate(prompt="", infill=GAP, params=SamplingParams())
-    task = reader.task(TaskKey(1), message)
+    task = read_task(reader, message)
     assert bytes(token for token in task.prompt if token < 256).endswith(b"\x02after\x01before\x03")
     assert task.text.endswith("before\x03")
 
@@ -122,4 +123,4 @@ def test_a_token_that_the_vocabulary_lacks_is_refused() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake")), cuts_long=False)
     gap = Infill(prefix=("a", 10**6), suffix="")
     with pytest.raises(TaskError, match="Prompt contains invalid tokens"):
-        reader.task(TaskKey(1), Generate(prompt="", infill=gap, params=SamplingParams()))
+        read_task(reader, Generate(prompt="", infill=gap, params=SamplingParams()))

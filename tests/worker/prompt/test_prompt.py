@@ -19,6 +19,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
+from tests.worker.prompt.read_task import read_task
 from worker.engine.fake.backend import BOS, FakeBackend, FakeSampler
 from worker.prompt.chat.template import CHATML
 from worker.prompt.prompt import Prepared, PromptReader
@@ -60,25 +61,25 @@ def text(tokens: list[int]) -> str:
     ],
 )
 def test_only_a_leading_text_gets_bos(prompt: Any, expected: str) -> None:
-    assert text(reader().task(TaskKey(1), generate(prompt=prompt)).prompt) == expected
+    assert text(read_task(reader(), generate(prompt=prompt)).prompt) == expected
 
 
 def test_the_namespace_of_the_cache_is_handed_on() -> None:
-    assert reader().task(TaskKey(1), generate(prompt="ab", salt="tenant")).salt == "tenant"
-    assert reader().task(TaskKey(1), generate(prompt="ab")).salt == ""
+    assert read_task(reader(), generate(prompt="ab", salt="tenant")).salt == "tenant"
+    assert read_task(reader(), generate(prompt="ab")).salt == ""
 
 
 @pytest.mark.parametrize("token", [-1, 258, 10**9])
 def test_tokens_outside_the_vocabulary_are_refused(token: int) -> None:
     with pytest.raises(InvalidRequest, match="Prompt contains invalid tokens"):
-        reader().task(TaskKey(1), generate(prompt=(token,)))
+        read_task(reader(), generate(prompt=(token,)))
     with pytest.raises(InvalidRequest):
         reader().prepare(Envelope(TaskKey(1), Detokenize(tokens=(token,))))
 
 
 def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=32).task(TaskKey(1), generate(prompt="x" * 31))
+        read_task(reader(n_ctx=32), generate(prompt="x" * 31))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
     assert caught.value.detail == {"n_prompt_tokens": 32, "n_ctx": 32}
     assert str(caught.value) == (
@@ -88,14 +89,14 @@ def test_a_prompt_that_fills_the_context_is_refused_with_counts() -> None:
 
 def test_a_hopelessly_long_text_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=32).task(TaskKey(1), generate(prompt="x" * 100_000))
+        read_task(reader(n_ctx=32), generate(prompt="x" * 100_000))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
 
 
 def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
     prompt = tuple(i % 250 for i in range(100))
     message = Generate(params=SamplingParams(n_keep=4), prompt=prompt)
-    task = reader(n_ctx=32, cuts_long=True).task(TaskKey(1), message)
+    task = read_task(reader(n_ctx=32, cuts_long=True), message)
     assert task.truncated
     assert len(task.prompt) < 32
     assert task.prompt[:4] == [0, 1, 2, 3]
@@ -103,7 +104,7 @@ def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
 
 
 def test_default_template_is_chatml() -> None:
-    task = reader(n_ctx=256).task(TaskKey(1), chat(("system", "be kind"), ("user", "hi")))
+    task = read_task(reader(n_ctx=256), chat(("system", "be kind"), ("user", "hi")))
     assert text(task.prompt) == (
         "^<|im_start|>system\nbe kind<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
@@ -111,23 +112,21 @@ def test_default_template_is_chatml() -> None:
 
 
 def test_template_name_and_template_text_are_both_taken() -> None:
-    named = reader(n_ctx=256, template="chatml").task(TaskKey(1), chat(("user", "hi")))
-    written = reader(n_ctx=256, template=CHATML).task(TaskKey(1), chat(("user", "hi")))
+    named = read_task(reader(n_ctx=256, template="chatml"), chat(("user", "hi")))
+    written = read_task(reader(n_ctx=256, template=CHATML), chat(("user", "hi")))
     assert named.prompt == written.prompt
 
 
 def test_a_bos_written_by_the_template_is_not_doubled() -> None:
-    task = reader(template="{{ bos_token }}{{ messages[0].content }}").task(
-        TaskKey(1), chat(("user", "hi"))
+    task = read_task(
+        reader(template="{{ bos_token }}{{ messages[0].content }}"), chat(("user", "hi"))
     )
     assert text(task.prompt) == "^hi"
 
 
 def test_template_variables_come_from_the_request() -> None:
     template = "{{ mood }}/{{ add_generation_prompt }}/{{ messages|tojson }}"
-    task = reader(n_ctx=512, template=template).task(
-        TaskKey(1), chat(("user", "<é>"), mood="bright")
-    )
+    task = read_task(reader(n_ctx=512, template=template), chat(("user", "<é>"), mood="bright"))
     assert text(task.prompt).startswith('^bright/True/[{"role": "user", "content": "<Ã')
 
 
@@ -142,12 +141,12 @@ def test_template_variables_come_from_the_request() -> None:
 )
 def test_what_the_template_refuses_is_the_clients_mistake(template: str) -> None:
     with pytest.raises(InvalidRequest, match="cannot render"):
-        reader(template=template).task(TaskKey(1), chat(("user", "hi")))
+        read_task(reader(template=template), chat(("user", "hi")))
 
 
 def test_what_no_message_has_is_undefined_as_in_llama_cpp() -> None:
     template = "{% if messages[0].role == 'system' %}s{% endif %}{{ messages[5].content }}a"
-    assert text(reader(template=template).task(TaskKey(1), chat()).prompt) == "^a"
+    assert text(read_task(reader(template=template), chat()).prompt) == "^a"
 
 
 def test_a_broken_template_is_found_when_the_model_is_loaded() -> None:
@@ -166,13 +165,13 @@ def test_tokenize_takes_texts_and_tokens_mixed() -> None:
 
 
 def test_the_prompt_is_echoed_with_special_tokens() -> None:
-    assert reader().task(TaskKey(1), generate(prompt="ab")).text == "<bos>ab"
+    assert read_task(reader(), generate(prompt="ab")).text == "<bos>ab"
 
 
 def test_an_echo_of_a_prompt_that_would_be_cut_is_refused_with_its_length() -> None:
     one = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=True)
     with pytest.raises(TaskError) as refused:
-        one.task(TaskKey(1), generate(prompt="a" * 150, echo=True))
+        read_task(one, generate(prompt="a" * 150, echo=True))
     assert refused.value.detail == {"n_prompt_tokens": 151, "n_ctx": 64}
 
 
@@ -181,27 +180,23 @@ def test_the_servers_limit_holds_where_the_request_has_none() -> None:
     one = PromptReader(FakeBackend(config), cuts_long=False)
     for asked, due in ((-1, 7), (3, 3), (9, 9)):
         message = Generate(prompt="a", params=SamplingParams(n_predict=asked))
-        assert one.task(TaskKey(1), message).params.n_predict == due
+        assert read_task(one, message).params.n_predict == due
 
 
 def test_prompts_are_logged_only_if_that_was_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="worker.prompt.prompt_log")
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
-    PromptReader(backend, cuts_long=False).task(TaskKey(1), generate(prompt="secret"))
+    read_task(PromptReader(backend, cuts_long=False), generate(prompt="secret"))
     assert "secret" not in caplog.text
     log = PromptLog(logs=True)
-    PromptReader(backend, cuts_long=False, prompt_log=log).task(
-        TaskKey(1), generate(prompt="secret")
-    )
+    read_task(PromptReader(backend, cuts_long=False, prompt_log=log), generate(prompt="secret"))
     assert "n_prompt=7 text=<bos>secret" in caplog.text
 
 
 def test_each_prompt_gets_a_file_in_the_folder_for_them(tmp_path: Path) -> None:
     backend = FakeBackend(WorkerConfig(backend="fake", n_ctx=64))
     log = PromptLog(folder=str(tmp_path / "new"))
-    PromptReader(backend, cuts_long=False, prompt_log=log).task(
-        TaskKey(1), generate(prompt="secret")
-    )
+    read_task(PromptReader(backend, cuts_long=False, prompt_log=log), generate(prompt="secret"))
     (path,) = (tmp_path / "new").iterdir()
     assert path.read_text() == "<bos>secret"
 
@@ -223,9 +218,7 @@ def budgeted(budget: int = -1, **fields: Any) -> Generate:
 
 
 def test_the_template_says_what_marks_reasoning() -> None:
-    params = (
-        reader(template=OPENER).task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
-    )
+    params = read_task(reader(template=OPENER), budgeted(5, chat=Chat(messages=(USER,)))).params
     assert params.reasoning_budget_start_tag == "<think>"
     assert params.reasoning_budget_end_tags == ("</think>",)
     assert params.generation_prompt == "[assistant]<think>\n"
@@ -237,25 +230,24 @@ def test_the_servers_budget_of_reasoning_stands_for_requests_without_one() -> No
     ours = PromptReader(FakeBackend(config), cuts_long=False)
     asked = Chat(messages=(USER,))
     budgets = [
-        ours.task(TaskKey(1), budgeted(n, chat=asked)).params.reasoning_budget_tokens
-        for n in (-1, 3)
+        read_task(ours, budgeted(n, chat=asked)).params.reasoning_budget_tokens for n in (-1, 3)
     ]
     assert budgets == [7, 3]
-    assert ours.task(TaskKey(1), budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
+    assert read_task(ours, budgeted(-1, prompt="a")).params.reasoning_budget_tokens == 7
 
 
 def test_a_budget_for_reasoning_without_marks_is_refused() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        reader().task(TaskKey(1), budgeted(5, prompt="a"))
+        read_task(reader(), budgeted(5, prompt="a"))
     assert caught.value.param == "reasoning_budget_tokens"
     with pytest.raises(InvalidRequest) as caught:
         params = SamplingParams(reasoning_control=True)
-        reader().task(TaskKey(1), Generate(prompt="a", params=params))
+        read_task(reader(), Generate(prompt="a", params=params))
     assert caught.value.param == "reasoning_control"
 
 
 def test_a_chat_without_reasoning_takes_any_budget() -> None:
-    params = reader().task(TaskKey(1), budgeted(5, chat=Chat(messages=(USER,)))).params
+    params = read_task(reader(), budgeted(5, chat=Chat(messages=(USER,)))).params
     assert not params.reasoning_budget_start_tag
 
 
@@ -310,29 +302,29 @@ def test_more_tokens_than_the_context_holds_are_not_written_as_text() -> None:
 def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:
     template = "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}"
     with pytest.raises(InvalidRequest, match="recursion"):
-        reader(template=template).task(TaskKey(1), chat(("user", "hi")))
+        read_task(reader(template=template), chat(("user", "hi")))
 
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_chat_tells_its_prompt_where_it_is_asked_for(tells: bool) -> None:
     message = replace(chat(("user", "hi")), returns_prompt=tells)
-    told = reader(n_ctx=256).task(TaskKey(1), message).text
+    told = read_task(reader(n_ctx=256), message).text
     assert told.startswith("<bos><|im_start|>user\nhi") if tells else told == ""
 
 
 def test_texts_among_the_parameters_reach_the_engine_as_tokens() -> None:
     params = SamplingParams(penalty_prompt="ab", logit_bias=(("cd", 1.0), (7, -1.0)))
-    found = reader().task(TaskKey(1), Generate(prompt="x", params=params)).params
+    found = read_task(reader(), Generate(prompt="x", params=params)).params
     assert found.penalty_prompt == (97, 98)
     assert found.logit_bias == ((99, 1.0), (100, 1.0), (7, -1.0))
     plain = SamplingParams(logit_bias=((7, -1.0),))
-    assert reader().task(TaskKey(1), Generate(prompt="x", params=plain)).params == plain
+    assert read_task(reader(), Generate(prompt="x", params=plain)).params == plain
 
 
 def test_texts_of_more_tokens_than_may_be_biased_one_by_one_are_refused() -> None:
     texts = tuple((f"{i:0100}", 1.0) for i in range(100))
     with pytest.raises(InvalidRequest, match="more than 8192 tokens") as refusal:
-        reader().task(TaskKey(1), Generate(prompt="x", params=SamplingParams(logit_bias=texts)))
+        read_task(reader(), Generate(prompt="x", params=SamplingParams(logit_bias=texts)))
     assert refusal.value.param == "logit_bias"
 
 

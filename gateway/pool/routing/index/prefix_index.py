@@ -59,9 +59,9 @@ class _ExpectedAt:
 class PrefixIndex:
     """Blocks of prompts and the workers that have them."""
 
-    def __init__(self, max_blocks: int = MAX_CACHED_BLOCKS) -> None:
-        """Index at most `max_blocks` of each worker; further ones that it reports are ignored."""
-        self._max_blocks = max_blocks
+    def __init__(self) -> None:
+        self.max_blocks = MAX_CACHED_BLOCKS
+        """Indexed blocks of a worker; further ones that it reports are ignored."""
         self._table = BlockTable()
         self._sets = WorkerSets()
         self._bits: dict[str, int] = {}
@@ -142,7 +142,7 @@ class PrefixIndex:
         bit, n_new = self._bits.get(worker, 0), 0
         if not bit:
             return
-        n_free = self._max_blocks - self._n_held[worker]
+        n_free = self.max_blocks - self._n_held[worker]
         for parent, blocks in _blocks_of(runs):
             before = parent
             for name in blocks:

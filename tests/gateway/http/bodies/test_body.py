@@ -138,17 +138,18 @@ async def test_a_client_that_leaves_is_not_answered() -> None:
 
 @pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1])
 def test_depth_up_to_the_limit_passes(depth: int) -> None:
-    assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+    assert parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}", LimitsConfig())
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH, 1023, 100_000])
 def test_depth_beyond_the_limit_is_refused(depth: int) -> None:
     with pytest.raises(InvalidRequest):
-        parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}")
+        parse_object(b'{"a":' + b"[" * depth + b"]" * depth + b"}", LimitsConfig())
 
 
 def test_a_wide_body_is_not_a_deep_one() -> None:
-    assert len(parse_object(b'{"a":[' + b"{}," * 500 + b"{}]}")["a"]) == 501
+    body = b'{"a":[' + b"{}," * 500 + b"{}]}"
+    assert len(parse_object(body, LimitsConfig())["a"]) == 501
 
 
 @pytest.mark.parametrize(
@@ -166,11 +167,11 @@ def test_a_wide_body_is_not_a_deep_one() -> None:
 )
 def test_what_no_message_could_hold_is_no_json(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="not valid JSON"):
-        parse_object(body)
+        parse_object(body, LimitsConfig())
 
 
 def test_the_last_of_equal_names_counts_and_nul_is_a_character() -> None:
-    assert parse_object(b'{"a":1,"a":"\\u0000"}') == {"a": "\0"}
+    assert parse_object(b'{"a":1,"a":"\\u0000"}', LimitsConfig()) == {"a": "\0"}
 
 
 @pytest.mark.parametrize("item", [b"1,", b"{},", b"[],", b'"a":1,'])
@@ -248,10 +249,10 @@ def test_clients_of_this_host_without_a_key_may_hold_all(tenant: str) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_object_or_a_named_mistake(data: bytes) -> None:
     try:
-        assert isinstance(parse_object(data), dict)
+        assert isinstance(parse_object(data, LimitsConfig()), dict)
     except InvalidRequest as error:
         assert error.message.startswith("the request body")
 
 
 def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
-    assert parse_object(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+    assert parse_object(b'\xef\xbb\xbf{"a": 1}', LimitsConfig()) == {"a": 1}

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -117,7 +118,7 @@ def test_fields_that_are_no_texts_are_read_as_json() -> None:
     body: dict[str, Any] = {"temperature": "0.5", "stream": "true", "prompt": "1", "seed": "x"}
     expected = {"temperature": 0.5, "stream": True, "prompt": "1", "seed": "x"}
     whole = body | {"file": b"1", "unknown": "[1]"}
-    assert from_form("Transcription", whole, parse_texts) == {
+    assert from_form("Transcription", whole, partial(parse_texts, limits=LimitsConfig())) == {
         **expected,
         "file": b"1",
         "unknown": [1],

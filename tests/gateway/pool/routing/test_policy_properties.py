@@ -7,15 +7,11 @@ not for long, never beside a free slot without a reason, and never for a worker 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, multiple, precondition, rule
 
-from gateway.pool.dispatch.dispatcher import Dispatcher
-from gateway.pool.routing.index.prefix_index import PrefixIndex
-from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.tasks.spec import TaskSpec
 from protocol.errors import TaskError
 from tests.examples import examples
 from tests.gateway.chains import Speaker, prefix
 from tests.gateway.pool.dispatch.test_dispatcher_properties import (
-    QUEUE_SIZE,
     TIMEOUT_S,
     DispatcherMachine,
 )
@@ -32,13 +28,7 @@ class RoutedMachine(DispatcherMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        routing = RoutingPolicy(PrefixIndex(MAX_BLOCKS))
-        self.pool = Dispatcher(
-            queue_size=QUEUE_SIZE,
-            queue_timeout_s=TIMEOUT_S,
-            routing=routing,
-            on_settled=lambda task: self.settled.append(task.task_id),
-        )
+        self.pool.routing.index.max_blocks = MAX_BLOCKS
         self.passed_at: dict[int, float] = {}
         self.held: dict[str, Speaker] = {}
 
