@@ -28,12 +28,10 @@ class FaultRow:
         """Requests that were sent."""
         return sum(self.counts.values())
 
-    def is_well(self, *, may_refuse: bool = False) -> bool:
-        """Whether nothing was lost, doubled, wrong, leaked or, unless it may be, refused."""
-        broken = (Ending.LOST, Ending.DOUBLED, Ending.WRONG)
-        n_bad = sum(self.counts[ending] for ending in broken)
-        n_refused = 0 if may_refuse else self.counts[Ending.REFUSED]
-        return not (n_bad or n_refused or self.leaks or self.violations)
+    def is_well(self) -> bool:
+        """Whether every request was answered rightly, and nothing leaked."""
+        n_bad = self.n_sent - self.counts[Ending.ANSWERED]
+        return not (n_bad or self.leaks or self.violations)
 
     def cells(self) -> list[str]:
         """Return the row as texts, in the order of `HEADINGS`."""

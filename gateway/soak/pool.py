@@ -20,6 +20,8 @@ _MARK = "LLAMAPOOL_SOAK_MARK"
 _FAULTS = "LLAMAPOOL_FAKE_FAULTS"
 _ROUTINE = re.compile(" request done ")
 _END = "(the log ends)"
+_QUIET_S = 15.0
+"""Longest time until tasks and sockets are gone once the load has ended."""
 _SPARE_FDS = 4
 """Descriptors that a process may have more than before: sockets that are just being closed."""
 _FOREIGN = ("LLAMA_", "LLAMAPOOL_", "NOTIFY_", "WATCHDOG_", "LISTEN_")
@@ -220,16 +222,16 @@ class SoakPool:
             return False
         return not (waiting or running or any(slot["is_processing"] for slot in slots))
 
-    async def leaks(self, before: Mapping[str, int], within_s: float = 15.0) -> list[str]:
+    async def leaks(self, before: Mapping[str, int]) -> list[str]:
         """Return what is left over once everything has ended; empty if nothing is."""
         found = []
-        if not await eventually(self.is_quiet, within_s):
+        if not await eventually(self.is_quiet, _QUIET_S):
             found.append("busy slots or waiting tasks")
 
         async def is_as_before() -> bool:
             return not self._grown(before)
 
-        if not await eventually(is_as_before, within_s):
+        if not await eventually(is_as_before, _QUIET_S):
             found.append(f"descriptors {self._grown(before)}")
         return found
 

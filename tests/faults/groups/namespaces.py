@@ -15,6 +15,7 @@ from gateway.soak.requests import FAKE_TEMPLATE
 from gateway.soak.scene import PoolShape, Scene
 from tests.faults.case import FaultCase, Inject
 from tests.faults.groups.network import FAR_TCP
+from tests.faults.tcp_gate import open_tcp_gate
 
 HAS_NAMESPACES = os.geteuid() == 0 and shutil.which("ip") is not None
 
@@ -27,7 +28,7 @@ _WORKER = (
 )
 _POOL = PoolShape(
     n_workers=1,
-    gated="tcp",
+    prepare=open_tcp_gate,
     gateway={**FAR_TCP.gateway, "bind": ["tcp://0.0.0.0:{bind_port}"]},
 )
 

@@ -19,13 +19,14 @@ from gateway.soak.network_faults import (
 from gateway.soak.scene import FAR, PoolShape, Scene
 from tests.faults.bit_flips import BitFlips
 from tests.faults.case import FaultCase, Inject
+from tests.faults.tcp_gate import open_tcp_gate
 from tests.hostile.wire_frames import attack_wire
 
 FAR_POOL = PoolShape(n_workers=1).with_far()
 """One worker beside the gateway, and one named `far` behind a gate."""
 FAR_TCP = replace(
     FAR_POOL,
-    gated="tcp",
+    prepare=open_tcp_gate,
     gateway={
         "bind": ["tcp://127.0.0.1:{bind_port}"],
         "curve_key_file": "{folder}/keys/gateway.key",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import zmq
 
-from gateway.soak.scene import PoolShape, Scene, make_keys
+from gateway.soak.scene import PoolShape, Scene
 from protocol.wire import codec
 from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
@@ -16,6 +16,7 @@ from protocol.wire.sharing import Demand, Recall, Returned, Stay, Successor
 from tests.faults.case import FaultCase
 from tests.faults.groups.handshakes import port_of
 from tests.faults.groups.network import FAR_TCP
+from tests.faults.tcp_gate import make_keys
 
 _N_THIEVES = 8
 _MAX_MIB = 300.0
@@ -114,7 +115,7 @@ def _task(number: int) -> m.Envelope:
 _TWO = PoolShape(n_workers=1).with_far()
 _TWO = replace(
     _TWO,
-    gated="",
+    prepare=None,
     more=_TWO.more.replace(
         '"ipc://{folder}/gate.sock"',
         '"ipc://{folder}/run/workers.sock", "ipc://{folder}/false.sock"',
