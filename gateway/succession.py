@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 KEEP_ALIVE_S = 75
 """Longer than a proxy's 60 s: the side that reuses a connection must be the first to drop it."""
 _COUNT_S = 0.02
+"""Seconds between two looks at the number of ready workers."""
 _AGAIN_S = 5.0
 """Seconds until the next attempt to take the endpoints back."""
 _AWAIT_S = 3.0

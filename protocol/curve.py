@@ -22,6 +22,7 @@ from protocol.named_file import read_named_text
 
 PUBLIC_SUFFIX, SECRET_SUFFIX = ".pub", ".key"
 _MAX_BYTES = 64 * 1024
+"""Of a key file; ours have some hundred."""
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _Z85 = re.compile(f"[{re.escape(_ALPHABET)}]{{40}}")
 

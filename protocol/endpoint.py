@@ -13,6 +13,7 @@ from pathlib import PurePath
 from protocol.errors import ConfigError
 
 UNIX_PATH_MAX = 107
+"""Bytes of a path in Linux's `sockaddr_un`, without the final NUL."""
 _ANY = ("*", "0.0.0.0", "::")  # noqa: S104 # only recognised here
 _TCP = re.compile(
     r"tcp://(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[A-Za-z0-9._*-]+)):(?P<port>\d+|\*)"

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 _MAX_BYTES = 255
+"""Of a name in UTF-8, as in llama.cpp; Linux's file systems take no longer one."""
 _FORBIDDEN = frozenset('/\\:*?"<>|') | frozenset("\uff0e\u2215\u2216\ufffd\ufeff")
 """Separators, what Windows forbids, and characters that look like `.`, `/` or `\\`."""
 

@@ -16,6 +16,7 @@ MAX_TEXT_BYTES = 16 << 20
 _PIPE_LIMIT_S = 30.0
 """Seconds within which somebody must write a pipe to its end."""
 _CHUNK = 1 << 20
+"""Bytes read at once."""
 
 
 def read_named_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:

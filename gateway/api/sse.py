@@ -4,7 +4,7 @@ END = b"\n\n"
 """Ends an event; no JSON text holds it."""
 
 PING = b":\n\n"
-"""A comment: clients skip it, proxies see life."""
+"""A comment: clients skip it, and proxies see that the connection is alive."""
 
 DONE = b"data: [DONE]\n\n"
 """Closes a stream of OpenAI's API; llama-server's own streams end without it."""

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from random import Random
 
 LONGEST = 1_000_000
+"""Maximum length of a prompt or an answer, in tokens."""
 _WIDEST = 10.0
+"""Maximum sigma of a log-normal distribution."""
 SYNTAX = "N, uniform:LOW-HIGH, lognormal:MEDIAN,SIGMA[,MAX] or sharegpt"
 
 

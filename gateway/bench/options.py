@@ -17,6 +17,7 @@ from gateway.bench.summary import Slo
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _USUAL_REQUESTS = 32
+"""Conversations of a load without `--requests` and `--duration`."""
 
 
 class LengthType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 only

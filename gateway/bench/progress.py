@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator
 from gateway.bench.drive import BenchLoad, Driver
 
 _WIDTH = 30
+"""Characters of the bar."""
 _PERIOD_S = 0.2
+"""Seconds between two drawings."""
 
 
 @contextlib.asynccontextmanager

@@ -10,6 +10,7 @@ from gateway.bench.summary import Slo, as_dict, summarize
 from gateway.bench.table import table
 
 FORMAT = 1
+"""Version of the JSON document."""
 
 
 def text(run: BenchRun, slo: Slo) -> str:

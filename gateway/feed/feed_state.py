@@ -16,7 +16,7 @@ class FeedState:
         self.number = number
         self.state = state
         self._frames: dict[int, bytes] = {}
-        """What brings a reader here, by the number of the state that it has; 0 is none."""
+        """Events that bring a reader here, by the number of the state that it has; 0 is none."""
 
     def __repr__(self) -> str:
         return f"<FeedState {self.number} rows={sum(map(len, self.state.values()))}>"

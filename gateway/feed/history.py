@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 N_SECONDS = 600
+"""Samples that are kept, one a second: what the page shows."""
 _RATE_S = 4
 """Seconds over which a rate is taken: a worker reports once a second, at its own moment."""
 _TTFT_S = 10

@@ -20,6 +20,7 @@ _OF_REQUEST = (
 )
 """The fields of the log line of a request that are shown; `client`, its address, is not."""
 MAX_TEXT = 100
+"""Characters of a text that comes from a client or a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

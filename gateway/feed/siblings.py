@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 _QUESTION = "pool feed"
 _INTERVAL_S = 1.0
+"""Seconds between two questions to the other gateways."""
 
 
 class SiblingParts:

@@ -29,7 +29,7 @@ from protocol.version import version
 NO_KEY = ""
 """Name of all clients of a server without keys, whose addresses are not shown."""
 MAX_WHY = 200
-"""Characters."""
+"""Characters of the reason why a model is not loaded."""
 SETTLED_S = 15
 """A sample that is older does not change: no quantile of a newer second has it."""
 

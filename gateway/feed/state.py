@@ -15,6 +15,7 @@ from gateway.pool.watch.events import MAX_EVENTS
 from protocol.wire.facts import ModelCard, Stats
 
 N_REQUESTS = 50
+"""Ended requests that the page shows."""
 _IDLE, _BUSY = ".", "b"
 """A slot without a task, and one of whose task nothing is known yet."""
 _LOAD = ("n_busy", "n_waiting", "tokens_per_s")

@@ -22,8 +22,11 @@ from protocol.config.config import GatewayConfig
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 16
+"""Connections that wait to be accepted."""
 _CONNECTIONS = 64
+"""Open connections of operators' programs."""
 _HEAD_S = 10.0
+"""Seconds for the head of a request."""
 
 
 class AdminListener:

@@ -98,6 +98,7 @@ def digest(key: str) -> bytes:
 
 _PLAIN_SCOPES = frozenset({KeyScope.INFER, KeyScope.METRICS})
 _NAME_CHARS = 12
+"""Hexadecimal digits of the digest that are the name: 48 bits."""
 
 
 def plain_key(digest_: bytes, *, is_admin: bool = False) -> ApiKey:

@@ -20,6 +20,7 @@ from protocol.named_file import read_named_text
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _KEY_BYTES = 32
+"""Random bytes of a new key: 256 bits cannot be guessed."""
 _UNITS_S = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 Command = TypeVar("Command", bound=Callable[..., Any])

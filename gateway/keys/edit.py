@@ -15,6 +15,7 @@ from gateway.keys.parse import HEADER, KeyFileError, parse_keys
 from protocol.named_file import read_named_text
 
 _MODE = 0o600
+"""Of a new key file: only its owner may read it."""
 
 
 @contextlib.contextmanager

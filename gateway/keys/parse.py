@@ -29,8 +29,11 @@ _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
 _LOOKS_LIKE_TOML = re.compile(r"\[\[|\[\s*\w*\s*(?:\]|$)|\w+\s*=\s*[\"'\[{]")
 _ADMIN_MARK = "admin"
 _MAX_DIGESTS = 8
+"""Digests of one key: two are valid while one replaces the other."""
 _MAX_MODELS = 256
+"""Patterns of models of one key; each request is compared with all."""
 _MAX_COUNT = 10**15
+"""Largest limit: below 2^53, up to which JSON readers keep integers exact."""
 
 
 class KeyFileError(ConfigError):

@@ -18,10 +18,12 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PORTS = {"http": 80, "https": 443}
 MAX_URL = 4096
+"""Characters of a URL."""
 
 _NAME = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _ANY_PORT = -1
+"""Port of a rule that ends in `:*`."""
 
 
 @dataclass(frozen=True, slots=True)

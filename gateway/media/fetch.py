@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 3
+"""Redirects that are followed for one file."""
 _CHUNK = 16 * 1024
 """Bytes that are read at once."""
 _TURN_S = 0.0005

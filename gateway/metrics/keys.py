@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 MAX_KEYS = 50
+"""Keys with a row of their own: each costs some time series."""
 OTHER, NO_KEY = "other", "none"
 _LEAD = 2.0
 """A key takes the row of the least busy one once it has used this many times its tokens."""

@@ -100,7 +100,7 @@ class Metrics:
         self.losses[worker, model] += 1
 
     def forget_worker(self, worker: str) -> None:
-        """Forget what only holds while a worker is there; what it has done stays in the sums."""
+        """Forget the values of a worker that is gone; its counters stay in the sums."""
         self.rates.forget(worker)
         self.stats.forget(worker)
         self.link_lag.pop(worker, None)

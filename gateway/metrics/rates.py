@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 _WINDOW_S = 10.0
+"""Seconds over which a rate is taken."""
 _MAX_SAMPLES = 64
 """Maximum samples in a window: each end of a task brings a heartbeat, so close ones are merged."""
 

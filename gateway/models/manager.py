@@ -231,7 +231,7 @@ class ModelManager:
         self.events.publish(removed(name))
 
     async def reload(self) -> None:
-        """Look for models again, and wait until those that changed or went are unloaded."""
+        """Look for models again, and wait until those that changed or are gone are unloaded."""
         self._check_running()
         report = await self._list_after(Verb.RELOAD)
         if error := report.error:

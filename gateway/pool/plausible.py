@@ -1,4 +1,4 @@
-"""Numbers that a worker may send: what has the right type and still cannot be. Pure.
+"""Checks the numbers that workers send: values of the right type that cannot be true. Pure.
 
 The wire checks types. A worker whose host was taken over may send a count of -5 or of 2**63, which
 would reach the tenants' charges, the usage log and the map of slots. So its reports are looked at

@@ -259,7 +259,7 @@ class Pool:
 
 
 def _answer_limit(task: m.TaskMessage) -> int | None:
-    """Return the most tokens of a task's answer; None if the request does not say."""
+    """Return the maximum tokens of a task's answer; None if the request names no maximum."""
     if not isinstance(task, m.Generate):
         return 0
     return task.params.n_predict if task.params.n_predict >= 0 else None

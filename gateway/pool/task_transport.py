@@ -1,4 +1,4 @@
-"""Performs what the dispatcher decides: sends messages to workers, and ends streams.
+"""Performs the actions of the dispatcher: sends messages to workers, and ends streams.
 
 Messages from the workers are handled by `worker_inbox.py`.
 """

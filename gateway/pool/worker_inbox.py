@@ -37,7 +37,7 @@ _UNTOUCHED = "it had no task"
 
 
 class ActionRunner(Protocol):
-    """What carries out what follows from a message: the transport."""
+    """The part of the transport that acts on messages of workers."""
 
     def perform(self, actions: Sequence[Action]) -> None:
         """Carry out what the dispatcher decided."""
@@ -49,7 +49,7 @@ class ActionRunner(Protocol):
         """Send a worker a message with this turn of the loop."""
 
     def send_demand(self, key: str) -> None:
-        """Tell a shared worker what waits for it."""
+        """Tell a shared worker how many tasks wait for it."""
 
 
 class WorkerInbox:
@@ -251,7 +251,7 @@ class WorkerInbox:
         return written or overread(message, stream.longest_prompt, n_seen)
 
     def _note(self, peer: WorkerConnection, message: m.Message) -> None:
-        """Take in what a worker reports of itself; a state that it has already is no news."""
+        """Note what a worker reports of itself; a state that is known already is ignored."""
         worker = self._dispatcher.workers[peer.key]
         match message:
             case Cached():

@@ -24,6 +24,7 @@ _ELSEWHERE = "; of several gateways only the one that began it keeps it"
 _OFFSET = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*([0-9]{1,21})")
 _HEAD = {"content-type": "text/event-stream"}
 _MAX_OFFSET = 2**64 - 1
+"""Largest unsigned number of 64 bits, as in llama-server."""
 
 
 class StreamReplay:

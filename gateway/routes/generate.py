@@ -100,7 +100,7 @@ class GenerationEndpoint:
                 await self._whole(plan, card, streams, exchange)
 
     def _check_number(self, n: int, n_choices: int, card: ModelCard, origin: Origin) -> None:
-        """Refuse what could never find room at once: a full queue would only say try again."""
+        """Refuse a request whose tasks never fit into slots and queue: trying again cannot help."""
         pool = self._service.pool
         n_slots = max(pool.status.n_slots(card.name), card.n_slots)
         at_once = min(n_slots, origin.limits.concurrent or n_slots)

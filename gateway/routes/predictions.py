@@ -35,6 +35,7 @@ from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, InvalidRequest, TaskError
 
 _MAX_INSTANCES = 128
+"""Maximum instances of a body, as in llama-server."""
 _FORMAT = "@requestFormat"
 
 

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 _QUESTION = "limits"
 _EVERY_S = 1.0
+"""Seconds between two exchanges."""
 
 
 class _PendingUsage:

@@ -25,6 +25,7 @@ _LIMIT_S = 2.0
 _QUIET_S = 60.0
 """Seconds until it is logged again that the same gateway does not answer."""
 _LINE_BYTES = 16 * 1024 * 1024
+"""Longest question or answer, in bytes."""
 
 
 class Siblings:

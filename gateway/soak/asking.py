@@ -18,7 +18,7 @@ _DONE = b"[DONE]"
 
 
 class Ending(StrEnum):
-    """What became of a request. Only the first two are kept promises."""
+    """How a request ended. With the first two the server has kept its promises."""
 
     ANSWERED = "answered"
     REFUSED = "refused"

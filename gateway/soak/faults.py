@@ -17,6 +17,7 @@ from gateway.soak.scene import Scene
 _SEEN_WITHIN_S = 1.0
 """Longest time until a gateway notices a killed worker, in seconds; usually milliseconds."""
 _STOPPED_S = 1.0
+"""Seconds; shorter than any time-out of the pool."""
 
 
 async def kill(scene: Scene, name: str, number: signal.Signals = signal.SIGKILL) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _CHUNK = 1 << 16
+"""Bytes read at once."""
 _QUEUED = 64
 """Chunks that may be under way in one direction before the sender is held up."""
 

@@ -13,6 +13,7 @@ Answers = Mapping[str, Mapping[str, str]]
 """Name of a request to the parts of its right answer."""
 
 _RETRY_AFTER_S = 0.1
+"""Pause of a client whose request was not answered, in seconds."""
 
 
 async def reference_answers(url: str, requests: Sequence[SoakRequest], at_once: int = 4) -> Answers:

@@ -12,6 +12,7 @@ from gateway.soak.scene import FAR, ExpectedAnswers, PoolShape, Scene, pool_unde
 _MAX_DEATHS, _WINDOW_S = 3, 300.0
 """Maximum deaths of a process within a window; the supervisor quarantines it after five."""
 _GROWTH_MIB_PER_MINUTE = 1.0
+"""Growth of a process above which it leaks, in MiB a minute."""
 _TABLES_MIB = 16.0
 """Room for tables that are bounded and fill with use, such as the last requests."""
 _WARM_UP_S = 60.0

@@ -22,7 +22,9 @@ logger = logging.getLogger(__name__)
 _UNTRACED = frozenset({"/health", "/v1/health", "/livez", "/readyz", "/metrics"})
 """Monitors ask for these every few seconds: most spans would be theirs."""
 _CLOSE_S = 5.0
+"""Seconds for the spans that are left to reach the collector."""
 _LONGEST_PATH = 200
+"""Characters of a path in a span."""
 _BAGGAGE = b"baggage"
 """Removed before OpenTelemetry reads the headers: it logs a line for each malformed entry."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "PATCH"})

@@ -24,8 +24,10 @@ DATABASE = "usage.sqlite"
 GROUPS = ("key", "model", "day")
 """What answers can be grouped by."""
 MAX_ROWS = 10_000
+"""Sums of one answer; a question with more is refused."""
 
 _VERSION = 1
+"""Of the tables; a database of a newer one is not opened."""
 _CHUNK = 4 * 1024 * 1024
 """Bytes of the log that one transaction takes in."""
 _BUSY_S = 10.0

@@ -38,6 +38,7 @@ _CLOSE_S = 5.0
 """How long the end of the process waits for the last write."""
 _DAY_S = 86_400
 _STEP_S = 3600.0
+"""Seconds by which the clock must be set for old files to be kept until the next day."""
 _LOST = "(beyond the bound)"
 
 

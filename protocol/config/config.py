@@ -277,6 +277,7 @@ class PoolConfig:
 
 
 _MAX_WORKERS = 1024
+"""Tables `[[worker]]` of a file."""
 
 
 def load(path: Path) -> PoolConfig:

@@ -5,6 +5,7 @@ import resource
 from protocol.errors import ConfigError
 
 _MOST = 65_536
+"""Enough for 65,000 clients; used where the hard limit is infinite."""
 _LEAST = 64
 """A process of ours opens some forty before the first client comes."""
 

@@ -14,7 +14,9 @@ LISTEN_VARIABLE = "LLAMAPOOL_LISTEN_FDS"
 """Environment variable of a gateway: numbers of its listening sockets, separated by commas."""
 
 _FIRST_FD = 3
+"""systemd's `SD_LISTEN_FDS_START`."""
 _MOST = 64
+"""Maximum number of sockets of a socket unit."""
 _SYSTEMD = ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 
 

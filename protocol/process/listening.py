@@ -18,6 +18,7 @@ from protocol.filenames import is_file
 from protocol.process import inherited
 
 BACKLOG = 2048
+"""Connections that wait while no gateway accepts; Linux cuts it to `net.core.somaxconn`."""
 _TCP_OPTIONS = {
     socket.TCP_KEEPIDLE: 60,
     socket.TCP_KEEPINTVL: 15,

@@ -11,6 +11,7 @@ import signal
 PARENT_VARIABLE = "LLAMAPOOL_PARENT"
 
 _PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
 
 
 def die_with_parent() -> None:

@@ -14,13 +14,16 @@ from protocol.wire.facts import Usage
 from protocol.wire.messages.envelope import TaskKey
 
 N_BYTES = 1 << 15
+"""Size of the table: 511 attempts and the sums."""
 READ, CACHED, PREDICTED = 3, 4, 5
 """Words of a row: the counts of `Usage`."""
 _INDEX = 6
 """Word of a row: its number, which only the worker needs."""
 _WIDTH = 8
+"""Words of a row."""
 _N_ROWS = N_BYTES // (8 * _WIDTH)
 _MARK = 0x6C6C_6100_0000_0001
+"""`lla` and the version of this form, so that no other memory is read as a table."""
 
 
 class AccountTable:

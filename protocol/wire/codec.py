@@ -40,7 +40,9 @@ _LARGE = 1024 * 1024
 MAX_VALUES = 16 * 1024 * 1024
 """Values of one frame; a list or a map counts as many more (`_LIST_COST`)."""
 _LONGEST_LIST = 16 * 1024 * 1024
+"""Entries of one list or map; msgpack refuses a longer one."""
 _LIST_COST = 8
+"""An empty map takes 64 bytes, as much as eight values in a list."""
 _ROOM = 64
 """Bytes of a frame around its messages."""
 _SHARED = ("prompt", "chat", "infill", "media", "schema", "chain")
@@ -181,6 +183,7 @@ def _read_item(item: Any, place: int, shared: "_SharedFields") -> FrameItem:
 
 
 _LENGTHS = (5, 2)
+"""Of an item in an envelope, and of one without."""
 
 
 @cache

@@ -26,6 +26,7 @@ __all__ = ["INT32_MAX", "MAX_PROBS", "UNSET_SEED", "SamplingParams"]
 MAX_PROBS = 1024
 """Most alternatives shown for a token; llama-server has no bound: megabytes a token."""
 _MARK_CHARS = 4096
+"""Characters of a text that marks the beginning or the end of reasoning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

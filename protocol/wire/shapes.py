@@ -354,7 +354,7 @@ def measure(value: Any) -> tuple[int, int]:
 
 
 def number(value: float) -> str:
-    """Write a bound as people do: without a fraction that is none."""
+    """Write a bound without a fraction of zero: 5, not 5.0."""
     is_plain = math.isfinite(value) and value == int(value) and abs(value) < 2**64
     return str(int(value)) if is_plain else str(value)
 

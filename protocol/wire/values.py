@@ -205,7 +205,7 @@ def take_logit_bias(value: Any) -> tuple[tuple[int | str, float], ...]:
 
 
 def _plain_pairs(value: Any) -> tuple[tuple[int | str, float], ...] | None:
-    """Return pairs of an id and a usual number without a look at each; None for all else."""
+    """Return pairs of a token and a number, all checked at once; None if there is anything else."""
     if type(value) is not list or not value or not {list}.issuperset(map(type, value)):
         return None
     if not {2}.issuperset(map(len, value)):

@@ -18,9 +18,11 @@ from worker.settings.resolve import ADMIN_SOCKET, CONTROL_SOCKET
 from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0
+"""Seconds without data until an answer of the gateway is given up."""
 SERVICE_DIR = Path("/run/llamapool")
 """RuntimeDirectory of the systemd units, in deploy/systemd/."""
 _MAX_ANSWER = 64 << 20
+"""Bytes of an answer that are read."""
 
 
 class AdminError(CommandFailed):

@@ -27,7 +27,9 @@ from worker.settings.resolve import anchored
 from worker.supervisor.rollout.plan import find_process
 
 _POLL_S = 0.25
+"""Seconds between two looks at a rolling change."""
 _WATCH_S = 1.0
+"""Seconds between two drawings of `llamapool status --watch`."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -13,6 +13,7 @@ from worker.doctor.finding import Finding, fail, ok, warn
 
 KEYS, LINKS = "keys", "links"
 _DIAL_S = 3.0
+"""Seconds for a gateway to accept a connection."""
 _MAKE = "llamapool keygen; docs/running/fleet.md has all steps"
 
 

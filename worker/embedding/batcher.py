@@ -25,6 +25,7 @@ MAX_WAITING = 32768
 """Maximum of waiting inputs of all tasks; beyond it a task is refused with a retry hint."""
 
 _RAW = -1
+"""No normalization: `Embed.normalize`."""
 
 
 class EmbeddingBatcher:

@@ -17,6 +17,7 @@ _VERSIONS = (2, 3)
 _SCALARS = "BbHhIif?"
 _TYPES = {**dict(enumerate(_SCALARS)), 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+"""Types of values without a fixed size. Source: gguf.h."""
 _MAX_ENTRIES = 10_000_000
 """Texts and list entries of a valid file; reading more would take too long."""
 _MAX_LIST = 4096

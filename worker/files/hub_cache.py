@@ -29,11 +29,13 @@ _PLACES = (
 # Anybody may have put anything into the cache, and the supervisor waits while it is read.
 _MAX_REPOSITORIES = 4096
 _MAX_REFS = 64
+"""Branches and tags of a repository that are looked at."""
 _MAX_ENTRIES = 20_000
 """Files and folders of a snapshot that are looked at."""
 _MAX_FILES = 512
 """GGUF files of a snapshot."""
 _REF_BYTES = 64
+"""Bytes of a reference: the 40 digits of a commit, and some."""
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _KEPT_CHARS = 2000
+"""Characters of standard error that are kept, the last ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 _NAME_CHARS = 96
+"""NVML_DEVICE_NAME_V2_BUFFER_SIZE of nvml.h."""
 
 
 def main() -> None:

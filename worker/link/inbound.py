@@ -32,6 +32,7 @@ _TOO_MANY = TaskError(ErrorCode.OVERLOADED, "the gateway has sent this worker to
 _REFUSED_WAIT_S = 60.0
 """Wait before a gateway that has refused this worker is dialled again."""
 _WARN_EVERY_S = 60.0
+"""Seconds between two log lines about messages that are ignored."""
 _NO_CREDIT = TaskError(
     ErrorCode.UNAVAILABLE, "the gateway has sent this worker more tasks than it has credits for"
 )

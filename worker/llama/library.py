@@ -17,6 +17,7 @@ import llama_cpp.llama_cpp as lib
 logger = logging.getLogger(__name__)
 
 _INFO, _WARN, _ERROR, _CONTINUED = 2, 3, 4, 5
+"""Levels of ggml's log: `ggml_log_level`."""
 _recent: deque[str] = deque(maxlen=20)
 _placed: deque[str] = deque(maxlen=100)
 """Log lines about the placement of layers and caches."""

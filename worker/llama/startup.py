@@ -17,6 +17,7 @@ from protocol.errors import ConfigError
 
 _NUMA = {"none": 0, "distribute": 1, "isolate": 2, "numactl": 3, "mirror": 4}
 _MAX_CHARS = 127
+"""Of a key: llama.cpp has 128 bytes with the final NUL."""
 _TAGS = {"int": 0, "float": 1, "bool": 2, "str": 3}
 _OVERRIDE = re.compile(
     r"(?P<key>[^=]{1,127})=(?P<type>int|float|bool|str):(?P<value>.*)", re.DOTALL

@@ -14,6 +14,7 @@ from protocol.wire.schema import FieldRow, describe
 _SECRET = frozenset({"api_key", "api_key_admin", "hf_token"})
 _HIDDEN = "(hidden)"
 _COMMENT_AT = 44
+"""Column of the comments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

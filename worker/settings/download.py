@@ -20,6 +20,7 @@ from worker.files.hub import Repository
 logger = logging.getLogger("supervisor")
 
 _TIMEOUT_S = 30.0
+"""Seconds without data until a download is given up."""
 _FOLDER = "models"
 """Folder in which llama-server of 2024 stored downloads."""
 

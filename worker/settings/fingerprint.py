@@ -24,6 +24,7 @@ _N_SAMPLES = 256
 _SAMPLE_BYTES = 4096
 """Spread over the rest. Weights of two models of one shape differ nearly everywhere."""
 _DIGEST_BYTES = 12
+"""Length of a fingerprint."""
 
 _FILES = ("model", "mmproj", "system_prompt_file")
 _SCALED_FILES = ("lora", "control_vector")

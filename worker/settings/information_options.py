@@ -12,6 +12,7 @@ from worker.files.hub_cache import cached_models
 from worker.host import child
 
 _LIMIT_S = 120.0
+"""Seconds for llama.cpp to load its library and look at the devices."""
 _UNKNOWN = "unknown: it cannot be loaded here, see llamapool doctor"
 
 

@@ -10,6 +10,7 @@ UNNAMED = "default"
 """llama-server's name for the keys before the first section."""
 
 _MAX_SECTIONS = 4096
+"""Models of a preset file."""
 
 # No two parts of a pattern take the same spaces: trying all ways to divide them takes hours.
 _HEADER = re.compile(r"\[([^\]]+)\]\s*(?:[;#].*)?")

@@ -22,12 +22,15 @@ from worker.host.topology import usable_memory
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 30
+"""Of a file of n-grams."""
 _MEMORY_RATIO = 20
 """Bytes of memory for each byte of a file of n-grams with one follower each; others need less."""
 _ABSENT = -1
+"""Stands for the missing tokens of a short n-gram, as in llama.cpp."""
 _HEAD = struct.Struct(f"<{NGRAM_MAX}ii")
 _FOLLOWER = struct.Struct("<ii")
 _MAX_TIMES = (1 << 31) - 1
+"""Counts are 32 bits with a sign in the file."""
 
 
 def pack(cache: Cache) -> bytes:

@@ -27,6 +27,7 @@ from protocol.process.control import (
 logger = logging.getLogger("supervisor")
 
 _READ_BYTES = 65536
+"""Bytes read at once."""
 _MAX_UNSENT = 2 * MAX_LINE_BYTES
 """A gateway that is so far behind does not read: its connection is closed."""
 

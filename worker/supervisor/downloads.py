@@ -17,7 +17,9 @@ from worker.supervisor.children.launch import Launch
 MAX_DOWNLOADS = 4
 """Downloads at the same time."""
 _CHUNK = 65536
+"""Bytes read at once."""
 _LONGEST_LINE = 1 << 20
+"""Bytes of a line; a longer one is dropped."""
 
 
 @dataclass(slots=True, eq=False)

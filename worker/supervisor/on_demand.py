@@ -47,6 +47,7 @@ _PHASES = {
     ChildState.ENDED: Phase.GONE,
 }
 _PROGRESS_STEP = 0.05
+"""Share of a load from one report to the next."""
 _ON_DEMAND = "models are loaded on demand here: POST /models/unload and /models/load, or reload"
 
 

@@ -14,6 +14,7 @@ from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.rollout.rollouts import Rollouts
 
 _PROGRESS_STEPS = 20
+"""Steps in which a load is reported."""
 
 
 class Orders:

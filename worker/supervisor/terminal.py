@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from protocol.process.log_stream import LogStream
 
 _BAR_WIDTH = 30
+"""Characters of a bar."""
 _MAX_BARS = 8
+"""Workers that are shown at once."""
 
 
 @dataclass(frozen=True, slots=True)

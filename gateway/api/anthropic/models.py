@@ -12,6 +12,7 @@ from protocol.errors import InvalidRequest
 VERSION_HEADER = "anthropic-version"
 
 _DEFAULT_LIMIT = 20
+"""Models of a page where the query names no number, as Anthropic documents it."""
 _MAX_LIMIT = 1000
 """Models of a page, as Anthropic documents them."""
 

@@ -12,6 +12,7 @@ import h11
 from gateway.bench.client.transcript import Failure
 
 _READ = 1 << 16
+"""Bytes read at once."""
 
 
 class RequestFailed(Exception):

@@ -25,7 +25,7 @@ class Failure(StrEnum):
     ERROR_EVENT = "error_event"
     BROKEN = "broken"
     CUT = "cut"
-    """Cancelled by us when the load was over; not an error."""
+    """Cancelled by the load generator at the end of the load; not an error."""
 
 
 @dataclass(slots=True, kw_only=True)

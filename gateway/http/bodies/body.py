@@ -32,8 +32,8 @@ _PIECE = 64 * 1024
 _COMPRESSIONS = frozenset(("gzip", "x-gzip", "deflate", "compress", "br", "zstd"))
 """None is taken: a small body could become any size."""
 _LINGER = 2
-"""Bodies up to this many times the limit are read to the end, or the client would see a reset
-instead of the 413."""
+"""Bodies up to this many times the limit are read to the end: otherwise the client would see a
+reset instead of the 413."""
 
 _S_PER_MIB = 1.0
 """Additional seconds for each MiB of a body that has arrived."""

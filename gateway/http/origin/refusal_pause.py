@@ -20,6 +20,7 @@ PAUSE_S = 1.0
 _MAX_HELD = 1000
 """Maximum delayed refusals, each of which holds a connection; beyond, none is delayed."""
 _MAX_TENANTS = 4096
+"""Tenants remembered; the one refused longest ago is forgotten first."""
 _TOO_MANY = 429
 
 

@@ -15,6 +15,7 @@ TIMEOUT_HEADER = "x-request-timeout"
 TTFT_HEADER = "x-slo-ttft-ms"
 PRIORITY_HEADER = "x-priority"
 _MAX_S = 86_400.0
+"""Longest time that a request may name: a day, in seconds."""
 
 
 def read_urgency(scope: Scope, body: Mapping[str, Any]) -> Urgency:

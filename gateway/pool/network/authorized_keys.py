@@ -12,10 +12,11 @@ from protocol.filenames import is_file
 logger = logging.getLogger(__name__)
 
 _MAX_FILES = 4096
+"""Files of a folder of keys; each look at the folder asks for the state of all."""
 Stamp = tuple[int, int, int]
 """Inode, time of the last change in ns, size: another content has another stamp."""
 _UNKNOWN: Stamp = (0, 0, 0)
-"""Of what cannot be looked at, such as a loop of links: it must not hide changes of the others."""
+"""Of a file whose state cannot be read, such as a loop of links; the others are still compared."""
 
 
 class AuthorizedKeys:

@@ -19,6 +19,7 @@ from protocol.endpoint import Endpoint
 
 _SO_ATTACH_REUSEPORT_CBPF = 51
 _BPF_RET_CONSTANT = 0x06
+"""Linux's socket option and its filter's instruction (asm-generic/socket.h, linux/filter.h)."""
 _LOCAL, _STATE, _INODE, _LISTENS = 1, 3, 9, "0A"
 """Columns of `/proc/net/tcp`, and the state of a socket that listens."""
 BACKLOG = 1024

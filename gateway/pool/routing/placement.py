@@ -34,7 +34,7 @@ class TaskPlacement:
         self._held_back: dict[str, bool] = {}
         """By tenant, during one look at the queue."""
         self._free: dict[tuple[str, int, bool], bool] = {}
-        """Whether a worker can take a task that it alone may run, during one look at the queue.
+        """Whether a worker can take a task that no other one may run, during one look at the queue.
 
         By its name, the slot, and whether the task takes a credit.
         """

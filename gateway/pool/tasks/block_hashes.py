@@ -21,9 +21,11 @@ from protocol.wire.messages import Chat, Generate, Infill, content_text
 _BLOCK_TEXT = 256
 """Bytes of text in a block."""
 _BLOCK_TOKENS = 64
+"""Tokens in a block of a prompt that is given in tokens."""
 _TOKEN = 4
 """Bytes of a token."""
 _MEDIA_SAMPLE = 4096
+"""Bytes of an image or a sound that are hashed, beside its size: a guess is enough here."""
 _PERSON = b"llamapool blocks"
 """Keeps these hashes apart from others; raise nothing for it but `WIRE_VERSION`."""
 

@@ -41,7 +41,7 @@ class TaskSpec:
     together: Together = ALONE
     """The tasks of its request, itself included."""
     n_answer: int | None = 0
-    """Most tokens of its answer; None if the request does not say."""
+    """Maximum tokens of its answer; None if the request names no maximum."""
     has_media: bool = False
     """Whether its prompt has images or sounds: how long those take is not predicted."""
     takes_credit: bool = True

@@ -8,6 +8,7 @@ from protocol.wire.messages import ClientTask, Envelope, Generate, TaskKey, Task
 from protocol.wire.sampling import UNSET_SEED
 
 _BYTES = 12
+"""Length of a fingerprint."""
 
 
 class Fingerprint:

@@ -17,7 +17,9 @@ from gateway.pool.tenants.moving_window import WINDOW_S, MovingWindow
 from protocol.errors import ErrorCode, TaskError
 
 DAY_S = 86_400
+"""Seconds of a day; days are those of UTC."""
 _DAYS = 2
+"""Days whose tokens are kept: a clock may go over midnight and back."""
 
 
 class Spent(NamedTuple):

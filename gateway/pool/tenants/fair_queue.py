@@ -95,7 +95,7 @@ class FairQueue:
         return self._order[tenant]
 
     def newest(self, tenant: str) -> int:
-        """Return the task that a waiting tenant would be served last."""
+        """Return the task of a waiting tenant that would be served last."""
         line = self._waiting[tenant]
         return (line.held or line.entries)[-1][1]
 

@@ -8,6 +8,7 @@ import math
 from collections import deque
 
 WINDOW_S = 60
+"""Seconds of the window."""
 
 
 class MovingWindow:

@@ -17,6 +17,7 @@ from gateway.pool.tasks.task import Task
 _RECENT_S = 5.0
 """Seconds for which a tenant counts as present after its last task."""
 _SLOTS_PER_RESERVE = 4
+"""Of this many slots one may be kept free for other tenants that are present."""
 _MIN_SLOTS = 4
 """Minimum slots of a model; with fewer none is kept free: it would be a large share."""
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_EVENTS = 100
+"""Events that are kept, and that the page shows."""
 _MAX_WHY = 200
-"""Characters; reasons come from workers and from their operating systems."""
+"""Characters of a reason, which comes from a worker or from its operating system."""
 
 
 class EventKind(StrEnum):

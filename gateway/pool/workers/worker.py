@@ -69,7 +69,7 @@ class Worker:
         self.last_used = 0
         """Number of the pool's latest assignment to it."""
         self.granted = 0
-        """Credits that the worker has given to this gateway, beyond all or short of all."""
+        """Credits that the worker has given to this gateway; below 0 if it has taken some back."""
         self.returned = 0
         """Credits that this gateway has given back when it was asked."""
         self.n_others = 0

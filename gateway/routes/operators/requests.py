@@ -18,6 +18,7 @@ from gateway.siblings.siblings import Siblings
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 
 MAX_ROWS = 1000
+"""Maximum number of rows that the query may name."""
 _ROWS = 100
 """Number of rows if the query names none."""
 _AT_ONCE = 50

@@ -27,6 +27,7 @@ _MAX_NAME = 512
 _AT_ONCE = 2
 """Questions that read the database at once: each holds a thread that others need too."""
 _MAX_OPEN = 64
+"""Questions that wait or run; further ones are refused."""
 _TOO_MANY = "Too many usage queries run at once: try again later"
 _NO_KEYS = "This server has no keys, so no key has usage. Ask /admin/usage over admin.sock"
 

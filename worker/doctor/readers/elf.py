@@ -13,6 +13,7 @@ _YES = b"\xb8\x01\x00\x00\x00\xc3"  # mov eax, 1; ret
 _ENDBR64 = b"\xf3\x0f\x1e\xfa"
 _DYNSYM = 11
 _X86_64 = 62
+"""Type of a section and number of a machine. Source: elf.h."""
 
 
 def built_for(path: Path) -> frozenset[str]:

@@ -29,6 +29,7 @@ _MAX_SEARCH_HELD = 2 * MAX_HELD
 _KEPT_PARTITIONS = 256
 
 _DEAD, _UNKNOWN = 0, -1
+"""Row of a text that cannot be continued, and of a step that was not computed yet."""
 _N_BYTES = 256
 _ASCII = 128
 

@@ -1,6 +1,7 @@
 """Integers within bounds as a rule: digit by digit, as llama.cpp writes it."""
 
 _MAX_DIGITS = 16
+"""Of a number without a bound on that side, as in llama.cpp."""
 
 
 def integer_rule(minimum: int | None, maximum: int | None) -> str:

@@ -9,6 +9,7 @@ from worker.grammar.json_schema.builder import GrammarBuilder
 from worker.grammar.limits import MAX_SCHEMA_CHARS
 
 _CACHED = 32
+"""Schemas whose grammar is kept."""
 
 
 def to_gbnf(schema: Any, *, param: str = "json_schema") -> str:

@@ -31,6 +31,7 @@ _LOSSES = (
 )
 """Events after which the worker reconnects: after some of them ZeroMQ does not retry."""
 _WARN_EVERY_S = 60.0
+"""Seconds between two log lines about the same gateway."""
 _AWAY_S = 10.0
 """Time without any answer of a gateway before that is logged. One that starts needs a second."""
 _QUIET_LOSSES = 2

@@ -16,9 +16,12 @@ from worker.files.gguf_header import GgufReader
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 
 _F32 = 0
+"""GGML_TYPE_F32."""
 _ALIGNMENT = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
+"""GGUF_DEFAULT_ALIGNMENT of gguf.h, in bytes."""
 _MAX_BYTES = 1 << 30
+"""Of a control vector's file."""
 
 
 def read_vectors(path: Path) -> dict[str, Vector]:

@@ -11,6 +11,7 @@ from worker.llama.startup import open_ggml
 
 NO_DEVICE = "none"
 _CPU = 0
+"""GGML_BACKEND_DEVICE_TYPE_CPU."""
 _MIB = 1 << 20
 
 

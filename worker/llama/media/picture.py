@@ -10,6 +10,7 @@ from typing import Any
 import llama_cpp.mtmd_cpp as mtmd
 
 _N_CHANNELS = 3
+"""Red, green and blue."""
 
 
 def decode_picture(data: bytes) -> Any:

@@ -57,12 +57,15 @@ _MP3_TAGS = (b"Xing", b"Info")
 _MP3_TAG_AT = (13, 15, 21, 23, 36, 38)
 """Where the tag of a first frame may begin, behind the frame's head, its sum and the side info."""
 _MAX_WAV_RATE, _MAX_WAV_CHANNELS, _MAX_WAV_BITS = 384_000, 256, 64
+"""Samples a second, channels and bits of a sample beyond which a file counts as broken."""
 _WAV_FORMAT = 16
 """Bytes of a format, which are read however few it claims."""
 _EXTENSIBLE = 0xFFFE
+"""WAVE_FORMAT_EXTENSIBLE: the format stands in the extension."""
 _ADPCM_HEADS = {2: (6, 0), 0x11: (4, 1)}
 """ADPCM's formats: bytes of a block's head for each channel, and samples in it."""
 _LAWS = (6, 7)
+"""A-law and mu-law: one byte a sample."""
 
 
 def is_sound(data: bytes) -> bool:

@@ -6,6 +6,7 @@ from enum import Enum, auto
 from worker.output.formats.tool_format import Path
 
 MAX_DEPTH = 200
+"""Arrays and objects inside one another."""
 
 _SPACE = " \t\n\r"
 _SCALAR = frozenset("0123456789+-.eEtrufalsn")

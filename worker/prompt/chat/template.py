@@ -23,6 +23,7 @@ CHATML = (
 """llama-server's template for a model without one."""
 
 _MAX_REASON = 500
+"""Characters of the template's error that the client is told."""
 
 
 class _Nothing(jinja2.ChainableUndefined):

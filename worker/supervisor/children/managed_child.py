@@ -18,6 +18,7 @@ from protocol.process.logs import LOG_FD_VARIABLE, stream_id
 from worker.supervisor.children.launch import Launch
 
 _READ_BYTES = 65536
+"""Bytes read at once, and longest line that is passed on whole."""
 _PIPE_BYTES = 256 * 1024
 """Output that waits for the supervisor to read it: a child drops log lines that find it full."""
 

@@ -13,6 +13,7 @@ from protocol.errors import InvalidRequest
 from protocol.wire.schema import wrong_type
 
 MAX_NAME = 256
+"""Characters of a tool's name."""
 
 _WORDS = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 """The words of a choice; `any` is Mistral's."""

@@ -6,6 +6,7 @@ A worker is a bit, a set a mask of bits. Each mask in use is kept once and count
 from collections.abc import Iterator
 
 _EMPTY = 0
+"""Number of the set without workers."""
 
 
 class WorkerSets:
