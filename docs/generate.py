@@ -120,7 +120,11 @@ def options() -> str:
         "- *Key* is the name in that file: `worker.n_ctx` is `n_ctx` in a `[[worker]]` table,"
         " `sampling.top_k` is `top_k` in `[worker.sampling]`.\n"
         "- To see what a command line comes to: `llamapool config show --origin`, followed by the"
-        " same options.\n",
+        " same options.\n"
+        "- Beside the tables: `--config PATH` (`LLAMAPOOL_CONFIG`) names that file. `--no-escape`"
+        " leaves `\\n` and other escapes as they are in `-r` and `--dry-sequence-breaker`."
+        " `--version`, `--list-devices`, `-cl` (`--cache-list`, the models at hand) and"
+        " `--completion-bash` print something and end.\n",
     ]
     for title, rows in GROUPS.items():
         lines += [f"## {title}\n", "| option | meaning | default | environment | key |"]
