@@ -11,7 +11,7 @@ from protocol.curve import PUBLIC_SUFFIX, SECRET_SUFFIX, public_text, secret_tex
 _GATEWAY_HINT = """\
 This gateway:   llamapool gateway --bind tcp://ADDRESS:PORT \\
                     --gateway-curve-key {secret} --worker-keys FOLDER
-Every worker:   copy {public} to its host and say --gateway-keys {name}"""
+Every worker:   copy {public} to its host and give --gateway-keys {name}"""
 _WORKER_HINT = """\
 This worker:    llamapool worker --connect tcp://GATEWAY:PORT \\
                     --worker-curve-key {secret} --gateway-keys FILE

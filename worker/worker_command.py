@@ -63,7 +63,7 @@ def _one_worker(pool: PoolConfig, name: str, connect: tuple[str, ...]) -> Worker
     if connect:
         pool = options.apply(pool, {"worker.connect": connect})
     elif not folder and not pool.gateway.bind and not all(table.connect for table in pool.worker):
-        raise ConfigError("no gateway to dial: say --connect ipc://PATH, or set runtime_dir")
+        raise ConfigError("no gateway to dial: give --connect ipc://PATH, or set runtime_dir")
     # The folder is used only for the local endpoint; with explicit endpoints any will do.
     pool = resolve.resolve(pool, runtime_dir=folder or ".", host=read_host())
     return resolve.pick(pool, name)

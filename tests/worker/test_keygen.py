@@ -39,7 +39,7 @@ def test_a_pair_belongs_together_and_the_secret_is_its_owners(tmp_path: Path, um
 def test_it_says_what_to_copy_where(tmp_path: Path) -> None:
     _, text = run(str(tmp_path), "--name", "gw", "--role", "gateway")
     assert f"--gateway-curve-key {tmp_path}/gw.key" in text
-    assert f"copy {tmp_path}/gw.pub to its host and say --gateway-keys gw.pub" in text
+    assert f"copy {tmp_path}/gw.pub to its host and give --gateway-keys gw.pub" in text
     assert "--worker-curve-key" not in text
     _, text = run(str(tmp_path), "--name", "w", "--role", "worker")
     assert f"--worker-curve-key {tmp_path}/w.key" in text

@@ -73,7 +73,7 @@ def guarded(name: str, check: Check, limit_s: float) -> list[Finding]:
             found.extend(check())
         except Exception as error:
             logger.debug("check failed", extra={"check": name}, exc_info=True)
-            found.append(warn(name, f"cannot be checked: {error!r}", "please report this"))
+            found.append(warn(name, f"cannot be checked: {error!r}", "report it as a fault"))
 
     thread = threading.Thread(target=work, name=f"check-{name}", daemon=True)
     thread.start()

@@ -82,7 +82,7 @@ def _check_unseen(facts: GpuFacts) -> Finding:
         return level(GPU, f"{what}: this build of llama.cpp is for CPUs", _BUILD_GPU)
     if facts.visible is not None and facts.visible.strip() in ("", "-1"):
         text = f"{what}: hidden by CUDA_VISIBLE_DEVICES={facts.visible}"
-        return level(GPU, text, "unset it, or say --devices")
+        return level(GPU, text, "unset it, or give --devices")
     if not facts.has_uvm:
         remedy = "load it: nvidia-modprobe -u -c 0; in a container or unit, allow /dev/nvidia-uvm"
         return fail(GPU, f"{what}: /dev/nvidia-uvm is missing or may not be opened", remedy)

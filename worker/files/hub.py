@@ -107,7 +107,7 @@ class Repository:
 
     def _fault(self, reason: object) -> ConfigError:
         return ConfigError(
-            f"cannot fetch {self._full}: {reason}; check name and network, or say -m FILE"
+            f"cannot fetch {self._full}: {reason}; check name and network, or give -m FILE"
         )
 
 

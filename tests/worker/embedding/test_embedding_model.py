@@ -151,7 +151,7 @@ def test_an_encoder_generates_nothing_and_says_so(tmp_path: Path, kind: str) -> 
 @pytest.mark.parametrize("kind", ["bert", "t5"])
 def test_an_encoder_without_embeddings_cannot_start(tmp_path: Path, kind: str) -> None:
     path = write_encoder(tmp_path, kind)
-    with pytest.raises(ConfigError, match="say --embeddings"):
+    with pytest.raises(ConfigError, match="give --embeddings"):
         LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
 
 

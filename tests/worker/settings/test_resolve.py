@@ -202,7 +202,7 @@ def test_pick_needs_a_name_only_among_several() -> None:
     one, two = pool(fake()), pool(fake(count=2))
     assert pick(one, "") is one.worker[0]
     assert pick(two, "fake-2") is two.worker[1]
-    with pytest.raises(ConfigError, match="say --name; the configuration has fake-1, fake-2"):
+    with pytest.raises(ConfigError, match="give --name; the configuration has fake-1, fake-2"):
         pick(two, "")
     with pytest.raises(ConfigError, match="no worker is named 'x'"):
         pick(two, "x")

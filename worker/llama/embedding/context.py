@@ -185,7 +185,7 @@ def open_embedder(
     name = Path(config.model).name
     if not (config.embeddings or config.reranking):
         if not can_generate(loaded.model, loaded.context):
-            raise ConfigError(f"{name} is an encoder, made for embeddings: say --embeddings")
+            raise ConfigError(f"{name} is an encoder, made for embeddings: give --embeddings")
         return None
     n_train = trained_context(loaded.model)
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)

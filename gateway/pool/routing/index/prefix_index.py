@@ -135,7 +135,7 @@ class PrefixIndex:
             self._dead = frozenset()
             self._next_swept = 0
 
-    # ---- what workers say ---------------------------------------------------------------------
+    # ---- what workers report ------------------------------------------------------------------
 
     def add(self, worker: str, runs: Iterable[bytes]) -> None:
         """Note blocks that a worker holds now, each run after the block that precedes it."""
