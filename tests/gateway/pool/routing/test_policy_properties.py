@@ -84,6 +84,8 @@ class RoutedMachine(DispatcherMachine):
         except TaskError:
             return None
         self.specs[spec.task_id] = spec
+        if worker in self.drained:
+            self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
         self.perform(actions)
@@ -138,7 +140,9 @@ class RoutedMachine(DispatcherMachine):
 
     @invariant()
     def only_workers_that_are_there_are_known(self) -> None:
-        assert self.pool.routing.known <= self.pool.workers.keys()
+        routing = self.pool.routing
+        last = {placement.worker for placement in routing._sessions._placements.values()}
+        assert {*routing._estimates} | last <= self.pool.workers.keys()
 
 
 TestRouting = RoutedMachine.TestCase
