@@ -89,15 +89,6 @@ class RoutingPolicy:
         self._sessions = SessionMap(_MAX_SESSIONS)
         self.order = LoadOrder(self._load)
 
-    @property
-    def known(self) -> set[str]:
-        """Keys of the workers of which anything is known."""
-        return {*self._estimates, *self._sessions.workers}
-
-    def n_pending(self, key: str) -> int:
-        """Count the prompts that a worker has still to read."""
-        return self._estimates[key].pending.n_prompts
-
     def opened(self, worker: Worker) -> None:
         """Take in a worker that is ready, its cache empty."""
         of_model = self._of_models.setdefault(worker.model, Throughput())

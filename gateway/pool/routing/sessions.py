@@ -23,11 +23,6 @@ class SessionMap:
     def __repr__(self) -> str:
         return f"<SessionMap {len(self._placements)}>"
 
-    @property
-    def workers(self) -> set[str]:
-        """Keys of the workers that had a session."""
-        return {placement.worker for placement in self._placements.values()}
-
     def find(self, session: int) -> SessionPlacement | None:
         """Find where a session was last; 0 is no session."""
         return self._placements.get(session) if session else None

@@ -68,11 +68,6 @@ class FairQueue:
         return f"<FairQueue {self._n_waiting} waiting {waiting}>".replace(" >", ">")
 
     @property
-    def n_idle(self) -> int:
-        """Count the tenants that are remembered without a waiting task."""
-        return len(self._idle)
-
-    @property
     def tenants(self) -> KeysView[str]:
         """The tenants that wait."""
         return self._waiting.keys()

@@ -45,12 +45,13 @@ def test_vectors_without_the_head_are_those_with_it(
 def test_the_model_s_own_pooling_is_kept(tmp_path: Path) -> None:
     path = write_llama(tmp_path / "m.gguf", pooling="last")
     with loaded(path) as (_, embedder):
-        assert (embedder.pooling, embedder.is_headless, embedder.can_split) == ("last", True, True)
+        assert (embedder.pooling, embedder.can_split) == ("last", True)
+        assert embedder._watch is not None
 
 
 def test_an_encoder_has_no_head_and_is_pooled_by_llama_cpp(tmp_path: Path) -> None:
     with loaded(write_bert(tmp_path / "bert.gguf", pooling="mean")) as (_, embedder):
-        assert (embedder.pooling, embedder.is_headless) == ("mean", False)
+        assert (embedder.pooling, embedder._watch) == ("mean", None)
 
 
 def test_no_node_behind_the_states_is_computed_in_any_batch() -> None:
@@ -79,7 +80,7 @@ def test_a_library_without_names_of_nodes_leaves_the_head(
     _ = devices.registry(), devices.base()  # loading needs them; a process opens them once
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     with loaded(path) as (_, embedder):
-        assert (embedder.pooling, embedder.is_headless) == ("mean", False)
+        assert (embedder.pooling, embedder._watch) == ("mean", None)
 
 
 def computed(watch: GraphWatch, splits: list[list[bytes]]) -> list[bytes]:

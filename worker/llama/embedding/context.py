@@ -87,11 +87,6 @@ class LlamaEmbedder:
         self.rank_template = template.decode(errors="replace") if template else ""
         self._batch = Batch(self.n_batch)
 
-    @property
-    def is_headless(self) -> bool:
-        """Whether the logits behind the embeddings are left out."""
-        return self._watch is not None
-
     def embed(self, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
         """Compute one batch; return the vectors of each last piece."""
         self._batch.fill([BatchRow(piece.seq, piece.pos, piece.tokens, True) for piece in pieces])

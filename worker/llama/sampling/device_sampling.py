@@ -173,11 +173,6 @@ class DeviceSampling:
         for seq in list(self._chains):
             self._detach(seq)
 
-    @property
-    def attached(self) -> frozenset[int]:
-        """The sequences whose tokens are chosen on the device now."""
-        return frozenset(seq for seq, entry in self._chains.items() if entry.is_attached)
-
     def _attach_chain(self, seq: int, entry: _DeviceChain) -> None:
         entry.is_attached = self._attach(seq, entry.chain.handle)
         if not entry.is_attached:

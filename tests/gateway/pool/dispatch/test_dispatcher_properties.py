@@ -361,7 +361,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         for key, worker in self.pool.workers.items():
             if worker.card is not None:
                 unread = [one for one in worker.tasks.values() if one.n_unread is not None]
-                assert self.pool.routing.n_pending(key) == len(unread)
+                assert self.pool.routing._estimates[key].pending.n_prompts == len(unread)
 
     @invariant()
     def no_token_of_an_answer_is_lost_or_doubled(self) -> None:

@@ -24,14 +24,14 @@ def test_idle_tenants_are_forgotten_the_longest_unused_first() -> None:
         queue.push(f"t{i}", i)
         serve_next(queue)
         queue.charge(f"t{i}", 10**9)
-    assert queue.n_idle == 8
+    assert len(queue._idle) == 8
 
 
 def test_charges_of_strangers_are_bounded_too() -> None:
     queue = FairQueue()
     for i in range(100):
         queue.charge(f"t{i}", 1)
-    assert queue.n_idle == 8
+    assert len(queue._idle) == 8
 
 
 def test_a_waiting_tenant_keeps_its_debt_whoever_comes_by() -> None:

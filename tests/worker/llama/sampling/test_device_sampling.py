@@ -144,9 +144,9 @@ def test_a_chain_is_attached_after_its_prompt_and_once() -> None:
     assert library.calls == []
     for _ in range(3):
         library.decode(TOKEN, BatchRow(2, 0, [1], wants_logits=True))
-    assert library.calls == [(1, 77)] and library.board.attached == {1}
+    assert library.calls == [(1, 77)] and library.attached == {1: 77}
     library.free(chain)
-    assert library.calls == [(1, 77), (1, None)] and not library.board.attached
+    assert library.calls == [(1, 77), (1, None)] and not library.attached
 
 
 def test_a_prompt_that_found_no_cells_has_not_been_read() -> None:
@@ -206,7 +206,7 @@ def test_a_device_that_refuses_is_asked_once() -> None:
     library.offer(1, 77)
     for row in (PROMPT, TOKEN, TOKEN):
         library.decode(row)
-    assert library.calls == [(1, 77)] and not library.board.attached
+    assert library.calls == [(1, 77)] and not library.attached
 
 
 def test_only_who_asks_goes_on_board() -> None:

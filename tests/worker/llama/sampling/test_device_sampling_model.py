@@ -74,7 +74,7 @@ def test_what_the_device_cannot_do_is_done_on_the_host(
     host, board = both(single, STORY, **params)
     assert not board.done.backend_sampling
     assert (board.tokens, board.probs) == (host.tokens, host.probs)
-    assert not single.backend._device_sampling.attached
+    assert not single.backend._device_sampling._chains
 
 
 def test_slots_with_and_without_it_share_batches() -> None:
@@ -113,14 +113,14 @@ def test_a_slot_is_used_again_after_cancelled_and_finished_tasks(single: Served)
     host, _ = both(single, STORY, **SAMPLED)
     for _ in range(2):
         cancel_in_the_middle(single)
-        assert not single.backend._device_sampling.attached
+        assert not single.backend._device_sampling._chains
         for answer in both(single, STORY, **SAMPLED):
             assert answer.tokens == host.tokens
 
 
 def test_all_slots_may_be_cancelled_and_sample_on_the_host_after_it(four: Served) -> None:
     cancel_in_the_middle(four)
-    assert not four.backend._device_sampling.attached
+    assert not four.backend._device_sampling._chains
     answers = four.ask_all([STORY] * 4, n_predict=8, n_probs=1)
     assert all(one.id == one.top[0][0] for answer in answers for one in answer.probs)
 
