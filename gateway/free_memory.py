@@ -2,7 +2,7 @@
 
 It keeps whatever lies below something that lives. uvloop takes 256 KiB for each client that begins
 with TLS: 28,000 that left in the middle of the handshake, 2,000 at a time and without a key, took a
-gateway from 53 to 593 MB, for good.
+gateway from 53 to 593 MB, permanently.
 """
 
 import asyncio

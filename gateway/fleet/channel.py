@@ -49,7 +49,7 @@ class Channel:
         self._task = asyncio.create_task(self._run())
 
     def close(self) -> None:
-        """Close the connection for good."""
+        """Close the connection; it is not opened again."""
         if self._task is not None:
             self._task.cancel()
         if self._writer is not None:

@@ -100,7 +100,7 @@ class Connections:
         return True
 
     def has_room(self, n: int) -> bool:
-        """Return whether so many more may be open."""
+        """Return whether `n` more may be open."""
         return self._counts.n_open + n <= self._limit
 
     def close_idle(self) -> None:

@@ -77,7 +77,7 @@ class DirectWriteMiddleware:
 
 
 def find_direct_writer(scope: Scope, send: Send) -> DirectWriter | None:
-    """Return the direct writer of an HTTP/1.1 request; None if any layer is not as it should be."""
+    """Return the direct writer of an HTTP/1.1 request; None if any layer is another one."""
     if scope["http_version"] != "1.1" or scope["method"] == "HEAD" or not _LAYERS:
         return None
     # Each layer is the owner of the next one's `send`.

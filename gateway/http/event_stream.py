@@ -107,7 +107,7 @@ class EventStream:
         return self._writer.write, b"".join([_chunk(frame) for frame in frames if frame])
 
     async def finish(self) -> None:
-        """End the body as it should end; a stream that is not finished ends as broken."""
+        """End the body; without this call the client sees a broken stream."""
         await self.open()
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 

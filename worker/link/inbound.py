@@ -264,7 +264,7 @@ class Inbound:
             self.dial(session)
 
     def _forget(self, session: GatewaySession) -> None:
-        """End a session for good."""
+        """End a session; its gateway is not dialled again."""
         self._sessions.remove(session)
         self._clear(session)
 

@@ -33,7 +33,7 @@ _GUARDS = frozenset(
         *("cors_methods", "cors_headers", "cors_credentials", "trusted_proxies"),
     )
 )
-"""What keeps clients out: the start ends, rather than leave it out."""
+"""Options that keep clients out: a preset with one ends the start, because it would be ignored."""
 _SECRET = frozenset({"worker.hf_token"})
 _NOT_SHOWN = _SECRET | {"worker.alias", "worker.tags"}
 

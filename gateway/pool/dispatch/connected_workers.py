@@ -115,7 +115,7 @@ class ConnectedWorkers:
         return True
 
     def forget_departed(self, now: float) -> list[str]:
-        """Forget the workers that have left for good, and their models; return their names."""
+        """Forget the workers that were away too long, and their models; return their names."""
         gone = self._departed.due(now)
         for name in gone:
             if not self.slots.is_configured(name):

@@ -35,7 +35,7 @@ def listen(endpoint: Endpoint, *, joins: bool) -> socket.socket:
     """Listen at a tcp endpoint; raises `OSError`.
 
     With `joins` another gateway of this pool may listen there; without, an address that is in use
-    is refused as ever.
+    is refused.
     """
     family, address = _address(endpoint)
     if not joins:

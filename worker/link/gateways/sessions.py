@@ -143,7 +143,7 @@ class Sessions:
         return new
 
     def remove(self, session: GatewaySession) -> None:
-        """Close a session for good."""
+        """Close a session and forget it."""
         session.connection.close()
         self._all.remove(session)
         self._watch()

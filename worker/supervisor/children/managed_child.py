@@ -58,7 +58,7 @@ class Output:
         with contextlib.suppress(OSError):  # the user may have no more memory for pipes
             fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.has_ended = False
-        """Whether nobody can write any more; a process that dies slowly is there all the same."""
+        """Whether all writers have closed it; a process that dies slowly may still exist."""
         self._partial = b""
 
     def read(self) -> bytes:
