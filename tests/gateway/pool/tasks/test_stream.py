@@ -1,18 +1,11 @@
 """The mailbox of one task."""
 
 import asyncio
-import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
 
 import pytest
 
-from gateway.api.reply import ResponseFormatter
-from gateway.api.sse import event
-from gateway.http import event_stream
-from gateway.http.event_stream import ChoiceWriter, EventStream
 from gateway.metrics.counters import ModelLatencies
 from gateway.pool.tasks import stream as streams
 from gateway.pool.tasks.deltas import merge
@@ -190,65 +183,6 @@ def test_times_are_measured_from_the_submission() -> None:
     task_stream.push_delta(delta("c", 3), 11.5)
     assert (task.queued_s, task.ttft_s, task_stream.answer.itl_s) == (0.5, 1.0, 0.25)
     assert repr(task_stream.latencies.itl) == "<Histogram n=2 total=0.500>"
-
-
-class Frames:
-    """Stands for a client's event stream and a dialect's formatter; keeps what was written."""
-
-    def __init__(self, *, is_read_by_chunk: bool = True) -> None:
-        self.written: list[bytes] = []
-        self.is_read_by_chunk = is_read_by_chunk
-
-    async def write(self, frame: bytes) -> None:
-        self.written.append(frame)
-
-    def delta(self, _: int, message: Delta) -> bytes:
-        return event(message.text.encode())
-
-    def done(self, *_: object) -> bytes:
-        return b"end"
-
-
-@pytest.mark.parametrize("is_read_by_chunk", [True, False])
-async def test_tokens_that_came_together_are_written_one_by_one(is_read_by_chunk: bool) -> None:
-    task_stream, frames = stream(), Frames(is_read_by_chunk=is_read_by_chunk)
-    task_stream.push_delta(delta("a", 1), 11.0)
-    task_stream.push_delta(delta("b", 2), 11.0)
-    task_stream.push(DONE)
-    pumping = asyncio.create_task(
-        ChoiceWriter(
-            0, task_stream, cast(ResponseFormatter, frames), cast(EventStream, frames)
-        ).run()
-    )
-    await asyncio.sleep(0)
-    assert frames.written == (
-        [event(b"a")] if is_read_by_chunk else [event(b"a"), event(b"b"), b"end"]
-    )
-    await pumping
-    assert frames.written == [event(b"a"), event(b"b"), b"end"]
-
-
-async def test_very_many_alternatives_are_written_beside_the_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A client that pauses finds those of 300 tokens at once, which took the loop 0.5 s."""
-    monkeypatch.setattr(event_stream, "MANY", 2)
-    threads: list[bool] = []
-
-    class Noted(Frames):
-        def delta(self, index: int, message: Delta) -> bytes:
-            threads.append(threading.current_thread() is threading.main_thread())
-            return super().delta(index, message)
-
-    one, frames = stream(), Noted()
-    prob = TokenProb(id=1, piece=b"a", p=-1.0)
-    one.push_delta(replace(delta("a", 1), probs=(prob,) * 2), 11.0)
-    one.push_delta(replace(delta("b", 2), probs=(prob,) * 3), 11.0)
-    one.push_delta(replace(delta("c", 3), prompt=(prob,) * 3), 11.0)
-    one.push(DONE)
-    await ChoiceWriter(0, one, cast(ResponseFormatter, frames), cast(EventStream, frames)).run()
-    assert threads == [True, False, False]
-    assert frames.written == [event(b"a"), event(b"b"), event(b"c"), b"end"]
 
 
 class Taker:
