@@ -72,7 +72,9 @@ def open_sampler(backend: Backend, task: EngineTask) -> Sampler:
     )
     if sent.seed is not None:
         params = replace(params, seed=sent.seed)
-    sampler = backend.open_sampler(params, without_placeholders(task.prompt), task.triggers)
+    # Looking for placeholders takes 10 ms in a prompt of 100,000 tokens.
+    prompt = without_placeholders(task.prompt) if task.media else task.prompt
+    sampler = backend.open_sampler(params, prompt, task.triggers)
     if sent.tokens:
         try:
             sampler.replay(sent.tokens, sent.sampler_state)

@@ -32,6 +32,7 @@ from worker.output.continued import AnswerParser, ContinuedAnswer
 from worker.output.recorded import RecordedAnswer
 from worker.prompt.chat.built_in import BuiltInReader
 from worker.prompt.chat.conversation import ChatPrompt, ConversationReader
+from worker.prompt.choices import Choices
 from worker.prompt.infill import InfillRules, check_infill, infill_prompt
 from worker.prompt.media import read_media
 from worker.prompt.prompt_log import PromptLog
@@ -72,11 +73,18 @@ class PromptReader:
         self._shown = shown_tokens(backend, self._conversations.markers)
         self._tokens = PromptTokenizer(backend, cuts_long=cuts_long)
 
-    def prepare(self, envelope: Envelope) -> Prepared | MediaInput | Terminal:
-        """Do all preparation that needs no engine; raises `TaskError` if the task is invalid."""
+    def prepare(
+        self, envelope: Envelope, choices: Choices | None = None
+    ) -> Prepared | MediaInput | Terminal:
+        """Do all preparation that needs no engine; raises `TaskError` if the task is invalid.
+
+        Tasks with the same `choices` share what is the same for each.
+        """
         match message := envelope.payload:
             case Generate():
-                return self._generation(envelope, message)
+                if choices is None or self._prompt_log:  # each task is logged
+                    choices = Choices()
+                return self._generation(envelope, message, choices)
             case Render():
                 return self.render(message)
             case Embed():
@@ -93,12 +101,12 @@ class PromptReader:
                 return Detokenized(content=content)
         raise AssertionError(f"{type(message).__name__} needs no preparation")
 
-    def _generation(self, envelope: Envelope, message: Generate) -> Prepared:
+    def _generation(self, envelope: Envelope, message: Generate, choices: Choices) -> Prepared:
         """Read a generation; if another worker began its answer, what was said is replayed.
 
         The sampler is built here: parsing a grammar would block the engine's thread too long.
         """
-        task, expected = self._read(envelope.task, message, envelope.slot)
+        task, expected = choices.read(envelope, message, self._read)
         chat = parser_of(expected, is_whole=not task.params.stream)
         parser: AnswerParser | None = chat
         if message.partial_answer is not None:

@@ -9,6 +9,7 @@ from protocol.wire import side_tasks as s
 from protocol.wire.shapes import measure
 from worker.embedding.inputs import MediaInput
 from worker.link.tasks.preparation import PreparationJob
+from worker.prompt.choices import Choices
 from worker.prompt.prompt import Prepared, PromptReader
 
 Outcome = m.Terminal | Prepared | MediaInput | Exception
@@ -43,9 +44,10 @@ def job_of(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> Preparation
 def _outcomes(reader: PromptReader, envelopes: Sequence[m.Envelope]) -> dict[m.TaskKey, Outcome]:
     """Prepare tasks one after the other; on a thread of `Preparation`."""
     found: dict[m.TaskKey, Outcome] = {}
+    choices = Choices()
     for envelope in envelopes:
         try:
-            found[envelope.task] = reader.prepare(envelope)
+            found[envelope.task] = reader.prepare(envelope, choices)
         except TaskError as error:
             # Its frames hold the task with all media, and lead back here: a circle that stays until
             # garbage is looked for. Nobody logs them.
