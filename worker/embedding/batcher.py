@@ -2,19 +2,22 @@
 
 The link opens a job for each task; the engine does one heavy call after another, and each computes
 one batch, filled from all jobs in turn. So a request of thousands of inputs delays neither the
-streams of the slots nor a small request beside it. Texts are tokenized on the engine's thread just
-before they are computed: it takes little time there, and on the link it would block the heartbeat.
+streams of the slots nor a small request beside it. Short texts are tokenized on the engine's thread
+just before they are computed: it takes little time there, and on the link it would block the
+heartbeat. Long ones come tokenized (`LongInputs`).
 """
 
 import time
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.accounts import usage_of
 from protocol.wire.messages import Done, Finish, TaskKey, Terminal
 from protocol.wire.side_tasks import Embed, Embedded, Rerank
-from worker.embedding.inputs import InputReader, MediaInput
+from worker.embedding.inputs import InputReader, LongInputs, MediaInput
 from worker.embedding.job import EmbeddingInput, EmbeddingJob, answer_of, no_numbers
 from worker.engine.backend import Backend, CacheFull, DecodeFailed, Embedder, EmbeddingPiece
 from worker.engine.engine import Engine
@@ -50,9 +53,10 @@ class EmbeddingBatcher:
 
     # ---- the link's thread --------------------------------------------------------------------
 
-    def open(self, key: TaskKey, task: Embed | Rerank) -> None:
+    def open(self, key: TaskKey, task: Embed | Rerank | LongInputs) -> None:
         """Accept a task; the engine will send its answer. Raises `TaskError` if it is refused."""
-        job = self._job(key, task)
+        found = task if isinstance(task, LongInputs) else LongInputs(task, {})
+        job = self._job(key, found.task, found.tokens)
         n_waiting = sum(len(queued.inputs) for queued in list(self._jobs) if not queued.is_over)
         if n_waiting and n_waiting + len(job.inputs) > MAX_WAITING:
             raise TaskError(ErrorCode.OVERLOADED, "Too many inputs wait for their embeddings")
@@ -73,7 +77,9 @@ class EmbeddingBatcher:
         if jobs:  # their calls are dropped with them, and there may be no other for long
             self._engine.submit(EngineJob(jobs[0].key, self._forget_dropped))
 
-    def _job(self, key: TaskKey, task: Embed | Rerank) -> EmbeddingJob:
+    def _job(
+        self, key: TaskKey, task: Embed | Rerank, known: Mapping[int, "array[int]"]
+    ) -> EmbeddingJob:
         reader = self._reader
         is_rank = self._embedder.pooling == "rank"
         if isinstance(task, Rerank):
@@ -81,17 +87,16 @@ class EmbeddingBatcher:
                 raise TaskError(
                     ErrorCode.NOT_SUPPORTED, "this model does not rerank: start it with --reranking"
                 )
-            pairs = [
-                (lambda document=document: reader.pair(task.query, document))
-                for document in task.documents
-            ]
-            return EmbeddingJob(key, task, pairs, _RAW)
-        if is_rank:
+        elif is_rank:
             raise TaskError(
                 ErrorCode.NOT_SUPPORTED, "this model makes scores and no embeddings: use /rerank"
             )
-        texts = [(lambda content=content: reader.text(content)) for content in task.inputs]
-        return EmbeddingJob(key, task, texts, task.normalize)
+        n = len(task.documents if isinstance(task, Rerank) else task.inputs)
+        inputs = [
+            known[i].tolist if i in known else partial(reader.read, task, i) for i in range(n)
+        ]
+        normalize = _RAW if isinstance(task, Rerank) else task.normalize
+        return EmbeddingJob(key, task, inputs, normalize)
 
     def open_media(self, key: TaskKey, found: MediaInput) -> None:
         """Accept a task with images or sounds; raises `TaskError` if it is refused."""

@@ -4,15 +4,19 @@ Inputs that would abort llama.cpp or overflow its positions are refused here.
 """
 
 import re
+from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
-from protocol.wire.side_tasks import Embed
+from protocol.wire.side_tasks import Embed, Rerank
 from worker.engine.backend import Backend, Embedder
 from worker.engine.media import Media
 
 Text = str | tuple[int | str, ...]
 
+LONG = 16 * 1024
+"""Characters from which an input is tokenized before the engine gets it: that takes 10 ms."""
 _PLACES = re.compile(r"\{query\}|\{document\}")
 
 
@@ -23,6 +27,15 @@ class MediaInput:
     task: Embed
     tokens: list[int]
     media: Media
+
+
+@dataclass(frozen=True, slots=True)
+class LongInputs:
+    """A task of which the long inputs have been tokenized."""
+
+    task: Embed | Rerank
+    tokens: Mapping[int, "array[int]"]
+    """By index of the input; lists would take ten times as much memory."""
 
 
 class InputReader:
@@ -61,6 +74,16 @@ class InputReader:
         asked = self._tokenize(query, add_special=False, parse_special=False)
         offered = self._tokenize(document, add_special=False, parse_special=False)
         return self._checked(bos + asked + end + sep + offered + end)
+
+    def read_long(self, task: Embed | Rerank) -> LongInputs:
+        """Tokenize the long inputs of a task; raises `TaskError`."""
+        return LongInputs(task, {i: array("i", self.read(task, i)) for i in long_inputs(task)})
+
+    def read(self, task: Embed | Rerank, index: int) -> list[int]:
+        """Tokenize one input of a task; raises `TaskError`."""
+        if isinstance(task, Rerank):
+            return self.pair(task.query, task.documents[index])
+        return self.text(task.inputs[index])
 
     def check_media(self, n: int) -> None:
         """Raise `TaskError` if an input with media does not fit into the context."""
@@ -109,3 +132,19 @@ class InputReader:
             )
         detail = {"n_prompt_tokens": n, "n_ctx": n_ctx}
         return TaskError(ErrorCode.CONTEXT_EXCEEDED, message, detail=detail)
+
+
+def long_inputs(task: Embed | Rerank) -> list[int]:
+    """Return the indices of the inputs of a task that take long to tokenize."""
+    return [i for i, n_chars in enumerate(lengths(task)) if n_chars >= LONG]
+
+
+def lengths(task: Embed | Rerank) -> list[int]:
+    """Return the length of each input in characters."""
+    if isinstance(task, Rerank):
+        return [len(task.query) + len(document) for document in task.documents]
+    return [len(text) if isinstance(text, str) else _n_chars(text) for text in task.inputs]
+
+
+def _n_chars(parts: tuple[int | str, ...]) -> int:
+    return sum(len(part) for part in parts if isinstance(part, str))

@@ -20,8 +20,15 @@ from protocol.wire.messages import (
     Tokenized,
 )
 from protocol.wire.sampling import SamplingParams
-from protocol.wire.side_tasks import Embed, Render, Rendered, SetSystemPrompt, SystemPromptSet
-from worker.embedding.inputs import MediaInput
+from protocol.wire.side_tasks import (
+    Embed,
+    Render,
+    Rendered,
+    Rerank,
+    SetSystemPrompt,
+    SystemPromptSet,
+)
+from worker.embedding.inputs import InputReader, LongInputs, MediaInput
 from worker.engine.adapters import check_scales
 from worker.engine.backend import Backend
 from worker.engine.prompt_logprobs import check_echo
@@ -71,11 +78,13 @@ class PromptReader:
         reader = ConversationReader if self._card.jinja else BuiltInReader
         self._conversations: ConversationReader | BuiltInReader = reader(self._card)
         self._shown = shown_tokens(backend, self._conversations.markers)
+        embedder = backend.embedder
+        self._inputs = InputReader(backend, embedder) if embedder is not None else None
         self._tokens = PromptTokenizer(backend, cuts_long=cuts_long)
 
     def prepare(
         self, envelope: Envelope, choices: Choices | None = None
-    ) -> Prepared | MediaInput | Terminal:
+    ) -> Prepared | MediaInput | LongInputs | Terminal:
         """Do all preparation that needs no engine; raises `TaskError` if the task is invalid.
 
         Tasks with the same `choices` share what is the same for each.
@@ -87,10 +96,13 @@ class PromptReader:
                 return self._generation(envelope, message, choices)
             case Render():
                 return self.render(message)
-            case Embed():
+            case Embed() if message.media:
                 (text,) = message.inputs
                 assert isinstance(text, str), "the gateway lets no tokens stand beside media"
                 return MediaInput(message, *read_media(self._backend, text, message))
+            case Embed() | Rerank():
+                assert self._inputs is not None, "who makes no embeddings refuses them before"
+                return self._inputs.read_long(message)
             case SetSystemPrompt():
                 return self.set_system_prompt(message)
             case Tokenize():

@@ -7,12 +7,12 @@ from protocol.errors import TaskError
 from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from protocol.wire.shapes import measure
-from worker.embedding.inputs import MediaInput
+from worker.embedding.inputs import LongInputs, MediaInput, lengths
 from worker.link.tasks.preparation import PreparationJob
 from worker.prompt.choices import Choices
 from worker.prompt.prompt import Prepared, PromptReader
 
-Outcome = m.Terminal | Prepared | MediaInput | Exception
+Outcome = m.Terminal | Prepared | MediaInput | LongInputs | Exception
 
 ORDERS = (s.SetLora, s.SetSystemPrompt)
 """They change the worker for all clients, so a cancel by one client does not stop them."""
@@ -74,8 +74,9 @@ def _size(message: m.TaskMessage) -> int:
         case m.Generate(prompt=prompt, chat=chat, infill=infill, media=media):
             n_around = _infill_length(infill)
             return _length(prompt) + _chat_length(chat) + n_around + sum(map(len, media))
-        case s.Embed(media=media):
-            return sum(map(len, media))
+        case s.Embed() | s.Rerank():
+            media = message.media if isinstance(message, s.Embed) else ()
+            return sum(map(len, media)) + sum(lengths(message))
         case s.Render(chat=chat, media=media):
             return _chat_length(chat) + sum(map(len, media))
         case m.Tokenize(content=content):

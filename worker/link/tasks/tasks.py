@@ -14,7 +14,7 @@ from protocol.wire import messages as m
 from protocol.wire import side_tasks as s
 from protocol.wire.messages import Envelope, FrameItem, TaskKey
 from worker.embedding.batcher import EmbeddingBatcher
-from worker.embedding.inputs import MediaInput
+from worker.embedding.inputs import LongInputs, MediaInput, long_inputs
 from worker.engine.engine import Engine
 from worker.engine.task import (
     Abort,
@@ -234,7 +234,7 @@ class Tasks:
             case s.Embed() | s.Rerank():
                 if self._embeddings is None:
                     raise TaskError(ErrorCode.NOT_SUPPORTED, "this worker makes no embeddings")
-                if isinstance(message, s.Embed) and message.media:
+                if (isinstance(message, s.Embed) and message.media) or long_inputs(message):
                     self._prepare([envelope])
                     return
                 self._embeddings.open(key, message)
@@ -307,10 +307,13 @@ class Tasks:
             return []
         if isinstance(outcome, m.Terminal):
             return [Envelope(key, outcome)]
-        if isinstance(outcome, MediaInput):
+        if isinstance(outcome, MediaInput | LongInputs):
             assert self._embeddings is not None
             try:
-                self._embeddings.open_media(key, outcome)
+                if isinstance(outcome, MediaInput):
+                    self._embeddings.open_media(key, outcome)
+                else:
+                    self._embeddings.open(key, outcome)
             except TaskError as error:
                 outcome = error
             else:
