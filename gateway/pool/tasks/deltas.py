@@ -39,3 +39,16 @@ def merge(deltas: list[Delta]) -> Delta:
         n_predicted=last.n_predicted,
         timings=next((d.timings for d in reversed(deltas) if d.timings is not None), None),
     )
+
+
+def compact(deltas: list[Delta], sizes: list[int]) -> None:
+    """Merge in place what was added to deltas since the last time; `sizes` has those of the others.
+
+    What was merged before is merged again only with what is as large: a token is copied as often as
+    the number of them doubles.
+    """
+    deltas[len(sizes) :] = [merge(deltas[len(sizes) :])]
+    sizes.append(size_of(deltas[-1]))
+    while len(sizes) > 1 and sizes[-2] < 2 * sizes[-1]:
+        deltas[-2:] = [merge(deltas[-2:])]
+        sizes[-2:] = [sum(sizes[-2:])]

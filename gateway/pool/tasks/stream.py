@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gateway.metrics.counters import ModelLatencies
 from gateway.metrics.ended_task import EndedTask
 from gateway.pool.plausible import longest_prompt
-from gateway.pool.tasks.deltas import merge, size_of
+from gateway.pool.tasks.deltas import compact, merge, size_of
 from gateway.pool.tasks.task import Task
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Delta, Failed, Generate, TaskMessage, Terminal
@@ -99,6 +99,8 @@ class TaskStream:
         self._on_close = on_close
         self._mail: list[TaskMessage] = []
         self._deltas: list[Delta] = []
+        self._merged: list[int] = []
+        """Sizes of the first ones, which have been merged of many."""
         self._error: TaskError | None = None
         self._ended = False
         self._closed = False
@@ -154,6 +156,7 @@ class TaskStream:
                 return self._mail.pop(0)
             if self._deltas:
                 pending = self._deltas = _few(self._deltas)
+                self._merged = []
                 return pending.pop(0)
             if self._error is not None:
                 raise self._error
@@ -181,6 +184,7 @@ class TaskStream:
         self._closed = True
         self._take = None  # refers to the reader, and so to this stream
         self._deltas.clear()
+        self._merged.clear()
         self._mail.clear()
         self._hold(0)
         self._n_writing = 0
@@ -192,6 +196,7 @@ class TaskStream:
         """Drop the messages of an earlier attempt, unseen by any client: the answer restarts."""
         self.answer = self.task.answer
         self._deltas.clear()
+        self._merged.clear()
         self._mail.clear()
         self._hold(self._n_writing)
 
@@ -241,13 +246,14 @@ class TaskStream:
         elif self._waiter is None:
             if delta.probs or delta.prompt:
                 self._n_uncounted += size_of(delta)
-            if len(pending) >= _COMPACT_AT or self._n_uncounted >= _COMPACT_BYTES:
+            n_fresh = len(pending) - len(self._merged)
+            if n_fresh >= _COMPACT_AT or self._n_uncounted >= _COMPACT_BYTES:
                 self._compact()
 
     def _compact(self) -> None:
         """Merge what waits for a slow client; give the task up if that is too much."""
-        self._deltas = [merge(self._deltas)]
-        self._n_uncounted, n_bytes = 0, size_of(self._deltas[0])
+        compact(self._deltas, self._merged)
+        self._n_uncounted, n_bytes = 0, sum(self._merged)
         self._hold(self._n_writing + n_bytes)
         if n_bytes > _MAX_PENDING:
             self._drop()
@@ -256,7 +262,7 @@ class TaskStream:
 
     def _drop(self) -> None:
         """Give up what waits for a slow client, also of an answer that has ended."""
-        self._deltas, self._mail = [], []
+        self._deltas, self._mail, self._merged = [], [], []
         self._hold(self._n_writing)
         self._error = TaskError(ErrorCode.UNAVAILABLE, _TOO_SLOW)
         if self.is_open:
@@ -313,7 +319,7 @@ class TaskStream:
             return
         if self._deltas:
             self._mail += _few(self._deltas)
-            self._deltas = []
+            self._deltas, self._merged = [], []
             self._hold(self._n_held + self._n_uncounted)
         self._mail.append(message)
         self._ended = isinstance(message, Terminal)
