@@ -19,14 +19,18 @@ class NgramIndex:
     _after: dict[tuple[int, ...], int] = field(default_factory=dict)
     """N-gram to the position behind its last occurrence that has a follower."""
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Index the current text; usually it has grown by a few tokens."""
+    def follow(self, tokens: Sequence[int]) -> bool:
+        """Index the current text; usually it has grown by a few tokens.
+
+        Returns whether that is done: the rest of a long text follows in the next steps.
+        """
         n_known = follow(self._tokens, tokens)
         if not n_known:
             self._after.clear()
         # A follower at i makes the n-gram before it known; the one at the very end has none yet.
-        for i in range(max(self.size, n_known), len(tokens)):
+        for i in range(max(self.size, n_known), len(self._tokens)):
             self._after[tuple(self._tokens[i - self.size : i])] = i
+        return len(self._tokens) == len(tokens)
 
     def followers(self, n_max: int) -> list[int]:
         """Return what followed the last occurrence of the n-gram at the end, or nothing."""
@@ -51,6 +55,7 @@ class PromptLookup(Drafter):
 
     def _draft(self, request: DraftRequest) -> list[int]:
         index = self._indexes.setdefault(request.slot, NgramIndex(self._size))
-        index.follow(request.tokens)
+        if not index.follow(request.tokens):
+            return []
         found = index.followers(min(request.n_max, self.n_max))
         return request.kept(found, self._n_min)

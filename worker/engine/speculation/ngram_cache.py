@@ -101,11 +101,13 @@ class _TokenText:
     tokens: list[int] = field(default_factory=list)
     cache: Cache = field(default_factory=dict)
 
-    def follow(self, tokens: Sequence[int]) -> None:
+    def follow(self, tokens: Sequence[int]) -> bool:
+        """Count the current text; returns whether that is done, or goes on in the next step."""
         n_known = follow(self.tokens, tokens)
         if not n_known:
             self.cache.clear()
-        add(self.cache, self.tokens, len(tokens) - n_known)
+        add(self.cache, self.tokens, len(self.tokens) - n_known)
+        return len(self.tokens) == len(tokens)
 
 
 class CacheLookup(Drafter):
@@ -129,7 +131,9 @@ class CacheLookup(Drafter):
     def _drafts(self, requests: Sequence[DraftRequest]) -> Iterator[list[int]]:
         for request in requests:
             text = self._texts.setdefault(request.slot, _TokenText())
-            text.follow(request.tokens)
+            if not text.follow(request.tokens):
+                yield []
+                continue
             n_max = min(request.n_max, self.n_max)
             found = draft(request.tokens, n_max, text.cache, self.dynamic, self._static)
             yield request.kept(list(found), self._n_min)

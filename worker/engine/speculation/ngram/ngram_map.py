@@ -59,7 +59,7 @@ class MapLookup(Drafter):
 
     def _draft(self, request: DraftRequest) -> list[int]:
         history = self._follow(request)
-        if len(history.tokens) < self._size:
+        if not self._size <= len(history.tokens) == len(request.tokens):
             return []
         key = tuple(history.tokens[-self._size :])
         # What follows must be there as a whole, before the key at the end begins.

@@ -49,7 +49,7 @@ class ModLookup(Drafter):
             self._places[place] = known[at]
 
     def _draft(self, request: DraftRequest) -> list[int]:
-        if len(request.tokens) < self._n_match:
+        if not self._n_match <= len(request.tokens) == len(self._known[request.slot]):
             return []
         window = list(request.tokens[-self._n_match :])
         found: list[int] = []
