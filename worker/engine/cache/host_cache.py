@@ -63,6 +63,9 @@ class HostCache:
         self._copies: dict[int, _Copy] = {}
         """The least recently used one first."""
         self._index = SequenceIndex()
+        self._short: set[int] = set()
+        """Copies that had few tokens of their own from the beginning; only the tokens of what is
+        alone at its end can become few later."""
         self._n_made = 0
         self.n_bytes = 0
 
@@ -115,7 +118,10 @@ class HostCache:
         self._index.extend(key, namespace, tokens)
         self.n_bytes += n_bytes
         n_few = MIN_TOKENS if self._can_cut else 1
-        for other in match.keys & self._copies.keys():
+        alike = match.keys if len(match.keys) == 1 else match.keys & self._short
+        if len(tokens) - match.n < n_few:
+            self._short.add(key)
+        for other in alike & self._copies.keys():
             if self._index.n_own(other) < n_few:
                 for known in self._drop(other):
                     self._add_chain(key, known.cut(match.n))
@@ -200,6 +206,7 @@ class HostCache:
         copy = self._copies.pop(key)
         self.n_bytes -= copy.n_bytes
         self._index.cut(key, 0)
+        self._short.discard(key)
         return chains
 
 

@@ -94,18 +94,18 @@ class RadixTree:
 
     def longest(self, tokens: Sequence[int]) -> RadixMatch:
         """Find the longest prefix of `tokens` that any sequence holds."""
-        node, at, found = self._root, 0, NOTHING
+        node, at, last = self._root, 0, None
         while at < len(tokens):
             child = node.children.get(tokens[at])
             if child is None:
                 break
             n = common_prefix(child.tokens, tokens, at)
             at += n
-            found = RadixMatch(at, frozenset(child.keys))
+            last = child
             if n < len(child.tokens):
                 break
             node = child
-        return found
+        return NOTHING if last is None else RadixMatch(at, frozenset(last.keys))
 
     def tokens_of(self, key: int) -> list[int]:
         """Return the tokens of a sequence."""
