@@ -49,7 +49,8 @@ class EngineJobs:
     def do_for_idle(self, slots: Sequence[Slot]) -> list[Envelope]:
         """Do the jobs whose slots are idle now; they come before tasks that wait for the slots."""
         found = [job for job in self._for_slots if slots[job.slot].run is None]
-        self._for_slots = [job for job in self._for_slots if job not in found]
+        if found:
+            self._for_slots = [job for job in self._for_slots if slots[job.slot].run is not None]
         return [answer for job in found for answer in self._do(job)]
 
     def do_heavy(self, slots: Sequence[Slot]) -> list[Envelope]:

@@ -218,7 +218,7 @@ class Dispatcher:
         """Free the slot ids of a worker that will not come back, unless it is connected."""
         if not self.connected.forget(name):
             return False, []
-        models = {task.spec.model for task in self.queue.bound_to(name)}
+        models = self.queue.models_of(name)
         self.queue.unbind(name)
         assigned = (self._assignment.assign_waiting(model, now) for model in models)
         return True, [action for actions in assigned for action in actions]

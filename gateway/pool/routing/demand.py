@@ -91,10 +91,11 @@ class DemandReports:
         n -= self._deferral.n_kept(worker)
         if n > 0 and not worker.n_free and is_slot_free:
             n = 0
-        for task in self._queue.bound_to(worker.name):
-            if worker.n_free and task.spec.slot not in worker.slots:
-                since = min(since, task.waits_since) if n > 0 else task.waits_since
-                n = max(0, n) + 1
+        for slot, tasks in self._queue.bound_to(worker.name).items():
+            if worker.n_free and slot not in worker.slots:
+                first = next(iter(tasks)).waits_since
+                since = min(since, first) if n > 0 else first
+                n = max(0, n) + len(tasks)
         return (n, since) if n > 0 else NOBODY
 
     def _is_slot_free(self, model: str, now: float) -> bool:

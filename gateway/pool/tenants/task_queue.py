@@ -30,8 +30,8 @@ class TaskQueue:
         """Tasks that can go without a free credit, or to one worker only, by model and need."""
         self._anywhere: dict[str, dict[int, Task]] = {}
         """Tasks that any worker with a credit may run, by model, in order of arrival."""
-        self._bound: dict[str, dict[int, Task]] = {}
-        """Tasks that need a credit of one worker, by its name."""
+        self._bound: dict[str, dict[int, dict[int, Task]]] = {}
+        """Tasks that need a credit of one worker, by its name and the slot; none is empty."""
         self.concurrency = TenantConcurrency()
         self.admitted: set[str] = set()
         """Models of tasks that were held and compete now; emptied when tasks are assigned."""
@@ -62,16 +62,20 @@ class TaskQueue:
         """Return the models of which a task waits for any worker with a credit."""
         return {model for model, tasks in self._anywhere.items() if tasks}
 
-    def bound_to(self, worker: str) -> Collection[Task]:
-        """List the tasks that need a credit of the worker of this name."""
-        return self._bound.get(worker, {}).values()
+    def bound_to(self, worker: str) -> Mapping[int, Collection[Task]]:
+        """Return the tasks that need a credit of the worker of this name, by slot."""
+        return {slot: tasks.values() for slot, tasks in self._bound.get(worker, {}).items()}
+
+    def models_of(self, worker: str) -> set[str]:
+        """Return the models of the tasks that need a credit of the worker of this name."""
+        return {task.spec.model for tasks in self.bound_to(worker).values() for task in tasks}
 
     def unbind(self, worker: str) -> None:
         """Let any worker run the tasks that wait for slots of the worker of this name.
 
         Those among them that are held for their tenant's limit compete later, for any worker too.
         """
-        competing = self._bound.pop(worker, {})
+        competing = set[int]().union(*self._bound.pop(worker, {}).values())
         for task in self._tasks.values():
             if task.spec.worker == worker and task.spec.takes_credit:
                 self._drop_special(task)
@@ -283,14 +287,16 @@ class TaskQueue:
         if (place := self._place(task)) is not None:
             place.pop(task.task_id, None)
             if not place and task.spec.worker:
-                del self._bound[task.spec.worker]
+                del self._bound[task.spec.worker][task.spec.slot]
+                if not self._bound[task.spec.worker]:
+                    del self._bound[task.spec.worker]
 
     def _place(self, task: Task) -> dict[int, Task] | None:
         """Return where a task that needs a credit stands; None for any other."""
         if not task.spec.takes_credit:
             return None
         if task.spec.worker:
-            return self._bound.setdefault(task.spec.worker, {})
+            return self._bound.setdefault(task.spec.worker, {}).setdefault(task.spec.slot, {})
         return self._anywhere.setdefault(task.spec.model, {})
 
 

@@ -71,3 +71,24 @@ def test_long_jobs_follow_one_another_where_nothing_runs(monkeypatch: pytest.Mon
     rig.turn()
     rig.turn()
     assert [rig.terminals(task_id) for task_id in (7, 8)] == [1, 1]
+
+
+def test_no_job_for_a_slot_is_compared_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 4,000 that waited was looked for among those that could be done."""
+    compared: list[object] = []
+
+    def noted(one: EngineJob, other: object) -> bool:
+        compared.append(other)
+        return one is other
+
+    monkeypatch.setattr(EngineJob, "__eq__", noted)
+    rig = Rig()
+    rig.submit("hello", n_predict=5)
+    rig.turn()
+    for task_id in range(100, 140):
+        job = EngineJob(TaskKey(task_id), lambda: Done(finish=Finish.NONE), slot=task_id % 2)
+        rig.engine.submit(job)
+    rig.finish()
+    rig.turn()
+    assert [rig.terminals(task_id) for task_id in range(100, 140)] == [1] * 40
+    assert compared == []
