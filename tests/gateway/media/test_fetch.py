@@ -12,6 +12,7 @@ from typing import Any
 import h11
 import pytest
 
+from gateway.media import fetch
 from gateway.media.allow import AllowedUrls
 from gateway.media.fetch import Fetcher, NotFetched
 
@@ -182,6 +183,40 @@ async def test_one_bad_address_condemns_a_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "getaddrinfo", Names(["93.184.215.14", "127.0.0.1"]))
     with pytest.raises(NotFetched, match="an address that this server does not fetch from"):
         await fetcher("a.test").get("http://a.test/", "image")
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+async def test_an_address_that_does_not_answer_leaves_time_for_the_next(
+    monkeypatch: pytest.MonkeyPatch, is_refused: bool
+) -> None:
+    """The first one took all the time of the second, which answers."""
+    connect, tried = asyncio.open_connection, list[str]()
+
+    async def open_connection(host: str, *args: Any, **kwargs: Any) -> Any:
+        tried.append(host)
+        if host != "127.0.0.1" and is_refused:
+            raise ConnectionRefusedError
+        if host != "127.0.0.1":
+            await asyncio.Event().wait()
+        return await connect(host, *args, **kwargs)
+
+    monkeypatch.setattr(asyncio, "open_connection", open_connection)
+    monkeypatch.setattr(fetch, "_HEAD_START_S", 3600 if is_refused else 0.001)
+    monkeypatch.setattr(socket, "getaddrinfo", Names(["127.0.0.7", "127.0.0.1", "127.0.0.8"]))
+    async with serving(IMAGE) as server:
+        url = f"http://a.test:{server.port}/"
+        assert await fetcher("a.test:*", "127.0.0.0/8").get(url, "image") == PNG
+    assert tried[:2] == ["127.0.0.7", "127.0.0.1"]
+
+
+async def test_a_host_of_which_no_address_answers_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", Names(["127.0.0.7", "127.0.0.8"]))
+    async with serving(IMAGE) as server:
+        url = f"http://a.test:{server.port}/"
+        with pytest.raises(NotFetched, match="cannot be fetched"):
+            await fetcher("a.test:*", "127.0.0.0/8").get(url, "image")
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a" * 70 + ".test", "a." * 200 + "test"])
