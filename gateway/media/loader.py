@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,15 @@ from gateway.http.disconnect import together
 from gateway.media.allow import AllowedUrls
 from gateway.media.fetch import Fetcher, NotFetched
 from gateway.media.files import SCHEME, read_file
+from gateway.media.places import FetchPlaces
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.filenames import is_dir
 
 _AT_ONCE = 16
 """Concurrent fetches, over all requests; what they hold counts when they are done."""
+_READERS = 4
+"""Threads that read files: those of a dead network file system keep no other threads."""
 _NO_FILES = "file:// URLs are not allowed unless --media-path is specified"
 _NO_HOSTS = "this server fetches nothing (--media-url-allow names hosts that it may fetch from)"
 
@@ -34,7 +38,8 @@ class MediaLoader:
         allowed = AllowedUrls(config.media_url_allow)
         self._fetcher = Fetcher(allowed, self._max_bytes, config.limits.fetch_s)
         self._fetches = bool(allowed)
-        self._places = asyncio.Semaphore(_AT_ONCE)
+        self._places = FetchPlaces(_AT_ONCE)
+        self._readers = ThreadPoolExecutor(_READERS, "read-media")
 
     async def fill(self, plan: RequestPlan, held: BodyReservation) -> RequestPlan:
         """Return the plan with all its media; raises like `load`."""
@@ -61,18 +66,19 @@ class MediaLoader:
 
     async def _load(self, link: MediaLink, held: BodyReservation) -> bytes:
         try:
-            data = await self._read(link)
+            data = await self._read(link, held.tenant)
         except (NotFetched, ValueError) as error:
             raise InvalidRequest(f"Field '{link.param}': {error}", param=link.param) from error
         held.take(len(data))
         return data
 
-    async def _read(self, link: MediaLink) -> bytes:
+    async def _read(self, link: MediaLink, tenant: str) -> bytes:
         if link.url.startswith(SCHEME):
             if self._folder is None:
                 raise ValueError(_NO_FILES)
-            return await asyncio.to_thread(read_file, self._folder, link.url, self._max_bytes)
+            loop, arguments = asyncio.get_running_loop(), (link.url, self._max_bytes)
+            return await loop.run_in_executor(self._readers, read_file, self._folder, *arguments)
         if not self._fetches:
             raise NotFetched(_NO_HOSTS)
-        async with self._places:
+        async with self._places.place(tenant):
             return await self._fetcher.get(link.url, link.kind)
