@@ -6,6 +6,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,6 +79,13 @@ class KeyFile:
         return _FileVersion(found.st_mtime_ns, found.st_size, found.st_ino)
 
 
+class _Look:
+    """One look at the files, for all requests that came before it begins."""
+
+    ended: asyncio.Future[None]
+    has_begun = False
+
+
 class KeyRing:
     """The keys of the options and of the files; without any, no request needs a key."""
 
@@ -85,7 +93,9 @@ class KeyRing:
         """Take the keys; raises `ConfigError` if two of them contradict each other."""
         self._given = tuple(given)
         self._files = tuple(files)
-        self._reading = asyncio.Lock()
+        self._reader = ThreadPoolExecutor(1, "read-keys")
+        self._look: _Look | None = None
+        """The last look at the files."""
         self._late: asyncio.Future[None] | None = None
         """A reading that has taken longer than a request waits for it."""
         self._keys = self._joined({})
@@ -122,27 +132,35 @@ class KeyRing:
         return found if hmac.compare_digest(known, wanted) else None
 
     async def refresh(self) -> None:
-        """Read the files again that have changed; a broken one leaves all keys as they were."""
-        if self._late is not None and not self._late.done():
+        """Read the files again that have changed; a broken one leaves all keys as they were.
+
+        Files are looked at in a thread: on a network file system that hangs even that takes long.
+        """
+        if not self._files or (self._late is not None and not self._late.done()):
             return  # another request has waited for it already
-        # A file counts as read as soon as its reading begins: whoever comes then waits, too.
-        if self._reading.locked() or any(file.has_changed for file in self._files):
-            reading = asyncio.ensure_future(self._read_changed())
-            try:
-                async with asyncio.timeout(_READ_LIMIT_S):
-                    await asyncio.shield(reading)
-            except TimeoutError:
-                self._late = reading
-
-    async def _read_changed(self) -> None:
-        async with self._reading:
-            for file in self._files:
-                if file.has_changed:
-                    await self._read_again(file)
-
-    async def _read_again(self, file: KeyFile) -> None:
+        look = self._look
+        if look is None or look.has_begun:  # it may have looked before this request came
+            look = self._look = _Look()
+            look.ended = asyncio.get_running_loop().run_in_executor(
+                self._reader, self._read_changed, look
+            )
         try:
-            keys, self._keys = await asyncio.to_thread(self._read, file)
+            async with asyncio.timeout(_READ_LIMIT_S):
+                await asyncio.shield(look.ended)
+        except TimeoutError:
+            self._late = look.ended
+
+    def _read_changed(self, look: "_Look") -> None:
+        """Read what has changed; only the reader's thread calls it."""
+        look.has_begun = True
+        for file in self._files:
+            if file.has_changed:
+                self._read_again(file)
+
+    def _read_again(self, file: KeyFile) -> None:
+        try:
+            keys = file.read()
+            self._keys = self._joined({file: keys})
         except ConfigError as error:
             logger.error(
                 "key file refused",
@@ -155,11 +173,6 @@ class KeyRing:
             return
         file.keys = keys
         logger.info("key file read", extra={"file": file.path, "n_keys": len(keys)})
-
-    def _read(self, file: KeyFile) -> tuple[tuple[ApiKey, ...], dict[bytes, ApiKey]]:
-        """Return the keys of a file, and all keys with them; in a thread."""
-        keys = file.read()
-        return keys, self._joined({file: keys})
 
     def _joined(self, fresh: dict[KeyFile, tuple[ApiKey, ...]]) -> dict[bytes, ApiKey]:
         keys = list(self._given)

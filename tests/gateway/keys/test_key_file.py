@@ -13,7 +13,7 @@ import pytest
 
 from gateway.keys.api_key import ApiKey, KeyLimits, PriorityClass, digest
 from gateway.keys.parse import KeyFileError, parse_keys
-from gateway.keys.ring import open_ring
+from gateway.keys.ring import KeyFile, open_ring
 from protocol.errors import ConfigError
 from tests.gateway.inprocess import until
 
@@ -267,6 +267,59 @@ async def test_a_request_that_comes_while_a_file_is_read_waits_for_its_keys(
     may_read.set()
     await asyncio.wait_for(asyncio.gather(first, second), 10)
     assert ring.find("another") is not None
+
+
+async def test_a_file_that_cannot_even_be_looked_at_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file system hung, and with the loop all requests did."""
+    path = tmp_path / "keys.toml"
+    path.write_text(WHOLE)
+    ring = open_ring([], [str(path)])
+    monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 0.02)
+    looks, may_look, look = threading.Event(), threading.Event(), KeyFile._look
+
+    def hung(file: KeyFile) -> tuple[int, ...]:
+        looks.set()
+        assert may_look.wait(10)
+        return look(file)
+
+    monkeypatch.setattr(KeyFile, "_look", hung)
+    path.write_text(WHOLE.replace("in clear", "another"))
+    await asyncio.wait_for(asyncio.gather(*(ring.refresh() for _ in range(5))), 5)
+    assert looks.is_set() and ring.find("secret") is not None
+    monkeypatch.setattr("gateway.keys.ring._READ_LIMIT_S", 60)
+    await asyncio.wait_for(ring.refresh(), 5)  # nobody waits a second time
+    may_look.set()
+    await until(lambda: ring.find("another") is not None)
+
+
+async def test_requests_share_a_look_only_if_it_begins_after_they_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(WHOLE)
+    ring = open_ring([], [str(path)])
+    looks, may_look, look, n_looks = threading.Event(), threading.Event(), KeyFile._look, 0
+
+    def slow(file: KeyFile) -> tuple[int, ...]:
+        nonlocal n_looks
+        n_looks += 1
+        found = look(file)
+        looks.set()
+        assert may_look.wait(10)
+        return found
+
+    monkeypatch.setattr(KeyFile, "_look", slow)
+    early = asyncio.create_task(ring.refresh())
+    await until(looks.is_set)
+    path.write_text(WHOLE.replace("in clear", "another"))
+    late = [asyncio.create_task(ring.refresh()) for _ in range(5)]
+    await asyncio.sleep(0)
+    may_look.set()
+    await asyncio.wait_for(asyncio.gather(early, *late), 10)
+    assert ring.find("another") is not None
+    assert n_looks == 3, "one in vain, and one before what was read"
 
 
 def test_a_key_that_expires_says_when() -> None:
