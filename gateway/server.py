@@ -16,6 +16,7 @@ import uvloop
 
 from gateway.app import build_app
 from gateway.fleet.admin_listener import AdminListener
+from gateway.free_descriptors import watch_descriptors
 from gateway.free_memory import give_back_memory
 from gateway.garbage import collect_garbage
 from gateway.http.connections import Connections, ServerConfig
@@ -142,6 +143,7 @@ def _duties(parts: GatewayParts, notifier: Notifier) -> list[asyncio.Task[None]]
         send_late(notifier),
         collect_garbage(lambda: not streams.by_id),
         give_back_memory(),
+        watch_descriptors(),
     )
     return [asyncio.create_task(work) for work in works]
 

@@ -1,0 +1,57 @@
+"""Says in the log that no file descriptor is free.
+
+uvloop closes new clients then, unanswered and without a word to this process.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+_INTERVAL_S = 1.0
+"""Seconds between two looks, of 10 us each."""
+_QUIET_S = 60.0
+"""Seconds between two lines."""
+
+
+class FreeDescriptors:
+    """Looks whether one more file can be opened."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._quiet_until = 0.0
+
+    def check(self) -> None:
+        """Log a line if there is no descriptor, at most one a minute."""
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._clock() >= self._quiet_until:
+                self._quiet_until = self._clock() + _QUIET_S
+                self._log(error)
+
+    @staticmethod
+    def _log(error: OSError) -> None:
+        n_most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        logger.error(
+            "no file descriptor is free",
+            extra={
+                "n_open": n_most if error.errno == errno.EMFILE else "as many as the host allows",
+                "cause": error.strerror,
+                "action": "new clients are closed unanswered",
+                "hint": "raise `ulimit -n` or LimitNOFILE=, or lower limits.connections",
+            },
+        )
+
+
+async def watch_descriptors() -> None:
+    """Look until this is cancelled."""
+    free = FreeDescriptors()
+    while True:
+        await asyncio.sleep(_INTERVAL_S)
+        free.check()
