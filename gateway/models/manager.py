@@ -259,12 +259,13 @@ class ModelManager:
 
     # ---- listing -----------------------------------------------------------------------------
 
-    def listing(self) -> dict[str, Any]:
-        """Return GET /models."""
+    def listing(self, name: str | None = None) -> dict[str, Any]:
+        """Return GET /models; of the models on disk only the one of a name or alias, if given."""
         data = [
             listed(model, self._shown(model), self._created, sleeps=self._sleeps(model.name))
             for model in self.states.models.values()
             if not model.info.is_hidden
+            and (name is None or name == model.name or name in model.info.aliases)
         ]
         return {"data": data + self.downloads.listed(self._created), "object": "list"}
 
@@ -279,7 +280,7 @@ class ModelManager:
 
     def _loaded(self, name: str) -> ModelCard | None:
         """Return the card of a model that has a worker here."""
-        return next((card for card in self._pool.status.cards() if card.name == name), None)
+        return self._pool.status.card_of(name)
 
     # ---- the supervisor -------------------------------------------------------------------------
 

@@ -96,6 +96,10 @@ class PoolStatus:
         """List the models that are or were ready."""
         return tuple(self._dispatcher.cards.values())
 
+    def card_of(self, name: str) -> ModelCard | None:
+        """Return the card of a model that is or was ready, by its name."""
+        return self._dispatcher.cards.get(name)
+
     def state(self, model: str) -> ModelState:
         """Return the state of a model: that of its worker which is closest to taking a task."""
         workers = [worker for worker in self._dispatcher.workers.values() if worker.model == model]

@@ -141,16 +141,16 @@ class Admin:
     async def model(self, request: Request) -> Response:
         """Return one entry of the list, by name or alias."""
         name = request.path_params["id"]
-        for listed in self._listing(request.scope)["data"]:
+        for listed in self._listing(request.scope, name)["data"]:
             if name == listed["id"] or name in listed["aliases"]:
                 is_anthropic = VERSION_HEADER in request.headers
                 return json_response(claude_model(listed) if is_anthropic else listed)
         raise TaskError(ErrorCode.NOT_FOUND, f"model '{name}' not found", param="model")
 
-    def _listing(self, scope: Scope) -> dict[str, Any]:
-        """List the models that the key of a request may use."""
+    def _listing(self, scope: Scope, name: str | None = None) -> dict[str, Any]:
+        """List the models that the key of a request may use; with a name, not all others."""
         if self._service.models is not None:
-            listing = self._service.models.listing()
+            listing = self._service.models.listing(name)
             data = [
                 entry for entry in listing["data"] if may_use(scope, entry["id"], *entry["aliases"])
             ]

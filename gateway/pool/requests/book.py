@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 MAX_LATEST = 1000
 """Ended requests that are remembered, a few hundred bytes each."""
+MAX_TASKS = 4096
+"""Tasks of these that are remembered, some two kilobytes each: a request may have hundreds."""
 
 
 @dataclass(slots=True)
@@ -43,7 +45,10 @@ class RequestBook:
         self.unsettled: dict[int, RequestRecord] = {}
         """Those that are not settled, by their numbers, oldest first."""
         self._by_task: dict[int, RequestRecord] = {}
-        self._latest: deque[EndedRequest] = deque(maxlen=MAX_LATEST)
+        self._latest: deque[EndedRequest] = deque()
+        self._with_tasks: deque[EndedRequest] = deque()
+        """The newest of these, whose tasks are remembered too."""
+        self._n_tasks = 0
         self._numbers = itertools.count(1)
 
     def begin(self, request_id: str, method: str, path: str, now: float) -> RequestRecord:
@@ -101,19 +106,16 @@ class RequestBook:
         """Go through those that ask for a model and have not ended, oldest first."""
         return (record for record in list(self.unsettled.values()) if record.model)
 
-    def find(self, request_id: str, now: float) -> list[dict[str, Any]]:
-        """Return all that is known of the requests of an id, the newest first."""
-        running = [
-            {**summary(record), **running_view(record, now)}
-            for record in self.unsettled.values()
-            if record.request_id == request_id
-        ]
-        ended = [
-            {"state": "ended", **record.row, "tasks": record.tasks}
-            for record in self._latest
-            if record.request_id == request_id
-        ]
-        return running[::-1] + ended[::-1]
+    def find(self, request_id: str, now: float) -> Iterator[dict[str, Any]]:
+        """Go through all that is known of the requests of an id, the newest first."""
+        records = list(self.unsettled.values())
+        ended = list(self._latest)
+        for record in reversed(records):
+            if record.request_id == request_id:
+                yield {**summary(record), **running_view(record, now)}
+        for old in reversed(ended):
+            if old.request_id == request_id:
+                yield {"state": "ended", **old.row, "tasks": old.tasks}
 
     def _end(self, record: RequestRecord) -> None:
         """Log a request, let it be paid for, and remember it; once."""
@@ -127,7 +129,19 @@ class RequestBook:
         if record.model:
             row["time"] = time.time()
             tasks = finished_tasks(record)
-            self._latest.append(EndedRequest(record.number, record.request_id, row, tasks))
+            self._remember(EndedRequest(record.number, record.request_id, row, tasks))
+
+    def _remember(self, ended: EndedRequest) -> None:
+        """Keep a request that has ended; the oldest lose their tasks first, then go."""
+        self._latest.append(ended)
+        self._with_tasks.append(ended)
+        self._n_tasks += len(ended.tasks)
+        while self._n_tasks > MAX_TASKS or len(self._with_tasks) > MAX_LATEST:
+            oldest = self._with_tasks.popleft()
+            self._n_tasks -= len(oldest.tasks)
+            oldest.tasks = []
+        if len(self._latest) > MAX_LATEST:
+            self._latest.popleft()
 
     def _pay_own(self, task: Task) -> None:
         """Account for what the gateway itself has asked, such as golden prompts."""

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Any
 
 from starlette.requests import Request
@@ -22,7 +21,7 @@ MAX_ROWS = 1000
 _ROWS = 100
 """Number of rows if the query names none."""
 _AT_ONCE = 50
-"""Requests that are looked at in one turn of the loop, which takes a fraction of a millisecond."""
+"""Requests and tasks that are looked at in one turn of the loop, for about a millisecond."""
 _FILTERS = ("state", "key", "model")
 _LIST, _FIND = "requests", "request"
 
@@ -65,7 +64,7 @@ class RequestEndpoints:
         """Return all requests of an id, the newest first, the latest ended ones included."""
         request_id = request.path_params["id"]
         answers = await self._siblings.ask(_FIND, id=request_id)
-        found = self._found(request_id)
+        found = await self._found(request_id)
         found += [row for answer in answers.values() if answer for row in answer["requests"]]
         if not found:
             raise TaskError(ErrorCode.NOT_FOUND, f"no request '{request_id}' is remembered")
@@ -75,28 +74,44 @@ class RequestEndpoints:
         return await self._listed(question["asked"])
 
     async def _find_for_sibling(self, question: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"requests": self._found(question["id"])}
+        return {"requests": await self._found(question["id"])}
 
-    def _found(self, request_id: str) -> list[dict[str, Any]]:
-        rows = self._book.find(request_id, time.monotonic())
-        return [{"gateway": os.getpid(), **row} for row in rows]
+    async def _found(self, request_id: str) -> list[dict[str, Any]]:
+        """Look for all requests of an id, which clients choose: there may be thousands."""
+        turns, rows = _Turns(), []
+        for row in self._book.find(request_id, time.monotonic()):
+            rows.append({"gateway": os.getpid(), **row})
+            await turns.after(1 + len(row["tasks"]))
+        return rows
 
     async def _listed(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Look at all requests, a few in each turn of the loop: there may be thousands."""
         n_running = n_queued = 0
         rows: list[dict[str, Any]] = []
-        places, now = self._places(), time.monotonic()
-        records = iter(list(self._book.running()))
-        while some := list(islice(records, _AT_ONCE)):
-            for record in some:
-                states = {state_of(task) for task in record.tasks}
-                n_running += bool(states & {"reading", "generating", "sent"})
-                n_queued += "queued" in states
-                if len(rows) < asked["limit"] and _is_meant(record, states, asked):
-                    view = running_view(record, now, places)
-                    rows.append({"gateway": os.getpid(), **view})
-            await asyncio.sleep(0)
+        places, now, turns = self._places(), time.monotonic(), _Turns()
+        for record in list(self._book.running()):
+            states = {state_of(task) for task in record.tasks}
+            n_running += bool(states & {"reading", "generating", "sent"})
+            n_queued += "queued" in states
+            if len(rows) < asked["limit"] and _is_meant(record, states, asked):
+                view = running_view(record, now, places)
+                rows.append({"gateway": os.getpid(), **view})
+            await turns.after(1 + len(record.tasks))
         return {"n_running": n_running, "n_queued": n_queued, "requests": rows}
+
+
+class _Turns:
+    """Lets the loop go on whenever `_AT_ONCE` things have been looked at."""
+
+    def __init__(self) -> None:
+        self._n_seen = 0
+
+    async def after(self, n: int) -> None:
+        """Note that this many have been looked at."""
+        self._n_seen += n
+        if self._n_seen >= _AT_ONCE:
+            self._n_seen = 0
+            await asyncio.sleep(0)
 
 
 def _is_meant(record: RequestRecord, states: set[str], asked: Mapping[str, Any]) -> bool:

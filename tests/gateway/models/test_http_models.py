@@ -59,6 +59,8 @@ async def test_a_request_loads_the_model_that_it_names(tmp_path: Path) -> None:
         assert shown["status"]["args"] == ["llamapool", "worker"]
         assert shown["meta"]["n_vocab"] == 1000
         assert shown["can_remove"] is False
+        assert (await gateway.client.get("/v1/models/b")).json() == shown
+        assert (await gateway.client.get("/v1/models/z")).status_code == 404
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pool.requests.book import MAX_LATEST, RequestBook
+from gateway.pool.requests import book as requests_book
+from gateway.pool.requests.book import MAX_LATEST, MAX_TASKS, RequestBook
 from gateway.pool.requests.record import RequestRecord
 from gateway.pool.routing.origin import Origin
 from gateway.pool.tasks.stream import TaskStream
@@ -141,4 +142,18 @@ def test_requests_of_one_id_are_all_found_the_newest_first() -> None:
         record.model = "m"
         book.over(record, status, 0.0)
     assert [row["status"] for row in book.find("again", 0.0)] == [200, 500]
-    assert book.find("other", 0.0) == []
+    assert list(book.find("other", 0.0)) == []
+
+
+def test_the_oldest_of_many_tasks_are_forgotten_before_their_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_tasks = MAX_TASKS // 8
+    monkeypatch.setattr(requests_book, "finished_tasks", lambda _: [{}] * n_tasks)
+    book = RequestBook()
+    for _ in range(MAX_LATEST + 5):
+        record = book.begin("again", "POST", "/completion", 0.0)
+        record.model = "m"
+        book.over(record, 200, 0.0)
+    lengths = [len(row["tasks"]) for row in book.find("again", 0.0)]
+    assert lengths == [n_tasks] * 8 + [0] * (MAX_LATEST - 8)
