@@ -27,6 +27,8 @@ class DeskRig:
     pooling: str = "mean"
     n_batch: int = 64
     target_s: float = 10.0
+    token_s: float = 0.0
+    """What a token takes by the measurement at the start."""
     emitted: list[FrameItem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -39,6 +41,7 @@ class DeskRig:
             pooling=self.pooling,
         )
         self.backend = FakeBackend(config)
+        self.backend.prefill_token_s = self.token_s
         engine_config = EngineConfig(n_slots=2, n_ctx=N_CTX, step_target_s=self.target_s)
         self.engine = Engine(self.backend, engine_config, self._emit)
         embedder = self.backend.embedder

@@ -135,6 +135,7 @@ class EmbeddingBatcher:
         carried = self._carried
         seq = 1 if carried is not None and carried.seq == 0 else 0
         embedder.adapters.use(self._engine.tasks.scales)
+        self._expect(len(found.tokens))
         start = time.perf_counter()
         try:
             vectors = embedder.embed_media(seq, found.tokens, found.media, task.normalize)
@@ -179,6 +180,7 @@ class EmbeddingBatcher:
         if not batch:
             return
         pieces = [piece for _, piece in batch]
+        self._expect(sum(len(piece.tokens) for piece in pieces))
         start = time.perf_counter()
         try:
             self._choose_adapters(pieces)
@@ -211,6 +213,10 @@ class EmbeddingBatcher:
         """Apply the current adapter scales, unless a partly read input began with others."""
         if all(piece.pos == 0 for piece in pieces):
             self._embedder.adapters.use(self._engine.tasks.scales)
+
+    def _expect(self, n: int) -> None:
+        """Tell the watchdog how long a call may take, which cannot be divided as a step can."""
+        self._engine.progress.expect(n * self._budget.token_s)
 
     def _took(self, n: int, elapsed_s: float) -> None:
         self._budget.observe(0, n, elapsed_s)

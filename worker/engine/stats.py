@@ -10,7 +10,7 @@ from protocol.wire.messages import TaskKey
 from worker.engine.task import internal_error
 
 _STALL_FACTOR = 20
-"""A piece of work is stuck after this many times the slowest step so far."""
+"""A piece of work is stuck after this many times the slowest step so far, or its expected time."""
 _MAX_STALL_S = 120.0
 """Seconds after which a piece of work is stuck in any case, unless `min_stall_s` is more."""
 
@@ -28,13 +28,20 @@ class EngineProgress:
     """Start of the piece in progress (monotonic), or 0 while the thread waits for commands."""
     slowest_s: float = 0.0
     """The longest step or long call so far."""
+    expected_s: float = 0.0
+    """What the piece in progress takes by the measured speed; 0 if it is not known to be long."""
     min_stall_s: float = 10.0
     """No piece of work counts as stuck before it took this long."""
 
     def begin(self) -> None:
         """Begin a piece of work."""
         self.number += 1
+        self.expected_s = 0.0
         self.started_s = time.monotonic()
+
+    def expect(self, seconds: float) -> None:
+        """Note how long the piece in progress should take."""
+        self.expected_s = seconds
 
     def rest(self) -> None:
         """Note that nothing runs."""
@@ -46,7 +53,7 @@ class EngineProgress:
 
         Bounded, so that a row of slow steps cannot raise the limit without end.
         """
-        known_s = min(_STALL_FACTOR * self.slowest_s, _MAX_STALL_S)
+        known_s = min(_STALL_FACTOR * max(self.slowest_s, self.expected_s), _MAX_STALL_S)
         return max(self.min_stall_s, known_s)
 
     def took(self, elapsed_s: float) -> None:

@@ -13,6 +13,7 @@ from worker.embedding.batcher import MAX_WAITING
 from worker.embedding.inputs import MediaInput
 from worker.embedding.job import MAX_ANSWER_BYTES, EmbeddingJob
 from worker.engine.adapters import Adapter, Scales
+from worker.engine.backend import EmbeddingPiece
 from worker.engine.fake.backend import BOS, FAKE_MARKER
 from worker.engine.fake.embedding import FAKE_EMBD, FakeEmbedder, vector
 
@@ -297,3 +298,18 @@ def test_an_input_with_an_image_must_fit() -> None:
     tokens, media = rig.backend.read_media("y" * 5000 + FAKE_MARKER, [b"x"])
     with pytest.raises(TaskError, match="is too large to process"):
         rig.desk.open_media(TaskKey(99), MediaInput(task, tokens, media))
+
+
+def test_a_long_input_on_a_slow_machine_has_time_before_its_worker_counts_as_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig, limits, embed = DeskRig(n_batch=512, token_s=0.02), [], FakeEmbedder.embed
+
+    def watched(embedder: FakeEmbedder, pieces: Sequence[EmbeddingPiece]) -> list[bytes]:
+        limits.append(rig.engine.progress.stall_s)
+        return embed(embedder, pieces)
+
+    monkeypatch.setattr(FakeEmbedder, "embed", watched)
+    rig.vectors(rig.embed("x" * 99))
+    rig.vectors(rig.embed("x"))
+    assert limits == [pytest.approx(20 * 100 * 0.02), 10.0]
