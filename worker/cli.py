@@ -242,11 +242,10 @@ def _log_placements(names: Sequence[str], placements: Sequence[Placement]) -> No
 def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> int:
     """Write the resolved configuration down and run its processes."""
     folder, console = start.folder, start.console
-    path = folder / "pool.json"
-    path.touch(mode=0o600)
     orders = _orders(pool, overrides, start)
     pool = replace(pool, gateway=start.listeners.config)
-    path.write_text(configs.dump(pool))
+    path = folder / "pool.json"
+    _write_down(pool, path)
     planned = replace(pool, worker=()) if orders.workers.models is not None else pool
     settings = SupervisorSettings(
         launches=launch.launches(planned, path, os.environ, start.listeners.fds),
@@ -262,6 +261,16 @@ def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> i
         ),
     )
     return Supervisor(settings, console, Notifier.from_environ()).run()
+
+
+def _write_down(pool: PoolConfig, path: Path) -> None:
+    """Write the configuration that the processes read; raises `ConfigError`."""
+    try:
+        path.touch(mode=0o600)
+        path.write_text(configs.dump(pool))
+    except OSError as error:
+        remedy = "make room, or name another folder with runtime_dir or TMPDIR"
+        raise ConfigError(f"cannot write {path}: {error.strerror}; {remedy}") from error
 
 
 _KEPT_UNTIL_RESTART = (

@@ -78,3 +78,15 @@ def test_what_cannot_be_done_ends_the_start(
         assert "Traceback" not in one.text and "standard error" not in one.text
     finally:
         one.close()
+
+
+def test_a_full_runtime_directory_ends_the_start(config: Path) -> None:
+    """No file may have a byte: as on a full disk."""
+    serve = [*python("-m", "worker.cli", "serve"), "--config", str(config), "--port", "0"]
+    one = Served(["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", *serve])
+    try:
+        assert one.wait() == 78
+        assert "pool.json: File too large; make room, or name another folder" in one.text
+        assert "Traceback" not in one.text
+    finally:
+        one.close()
