@@ -135,7 +135,8 @@ class EmbeddingBatcher:
         carried = self._carried
         seq = 1 if carried is not None and carried.seq == 0 else 0
         embedder.adapters.use(self._engine.tasks.scales)
-        self._expect(len(found.tokens))
+        text_s = len(found.tokens) * self._budget.token_s
+        self._engine.progress.expect_media(len(found.media), text_s)
         start = time.perf_counter()
         try:
             vectors = embedder.embed_media(seq, found.tokens, found.media, task.normalize)

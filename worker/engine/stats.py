@@ -12,7 +12,12 @@ from worker.engine.task import internal_error
 _STALL_FACTOR = 20
 """A piece of work is stuck after this many times the slowest step so far, or its expected time."""
 _MAX_STALL_S = 120.0
-"""Seconds after which a piece of work is stuck in any case, unless `min_stall_s` is more."""
+"""Bound of that in seconds, so that a row of slow steps cannot raise the limit without end."""
+_LONG_FACTOR = 3
+"""Work that is known to take long may take this many times its expected time in any case."""
+_ENCODE_S = 40.0
+"""Seconds that an encoder may take for an image or a sound. Its speed is not known before: a GPU
+takes 0.1 s; two cores take 25 s for 2,304 patches with 0.3 billion parameters."""
 
 
 @dataclass(slots=True)
@@ -29,7 +34,7 @@ class EngineProgress:
     slowest_s: float = 0.0
     """The longest step or long call so far."""
     expected_s: float = 0.0
-    """What the piece in progress takes by the measured speed; 0 if it is not known to be long."""
+    """What the piece in progress should take; 0 if it is not known to be long."""
     min_stall_s: float = 10.0
     """No piece of work counts as stuck before it took this long."""
 
@@ -43,18 +48,19 @@ class EngineProgress:
         """Note how long the piece in progress should take."""
         self.expected_s = seconds
 
+    def expect_media(self, n: int, seconds: float) -> None:
+        """Note the same of `n` images or sounds; their encoder comes on top."""
+        self.expect(n * _ENCODE_S + seconds)
+
     def rest(self) -> None:
         """Note that nothing runs."""
         self.started_s = 0.0
 
     @property
     def stall_s(self) -> float:
-        """Seconds that a piece of work may take before the engine counts as stuck.
-
-        Bounded, so that a row of slow steps cannot raise the limit without end.
-        """
+        """Seconds that a piece of work may take before the engine counts as stuck."""
         known_s = min(_STALL_FACTOR * max(self.slowest_s, self.expected_s), _MAX_STALL_S)
-        return max(self.min_stall_s, known_s)
+        return max(self.min_stall_s, known_s, _LONG_FACTOR * self.expected_s)
 
     def took(self, elapsed_s: float) -> None:
         """Note how long a step or a long call took."""

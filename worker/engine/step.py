@@ -176,6 +176,7 @@ class Step:
         """Read an image or sound, or fail its task; return False if it found no cells."""
         task, start = slot.active.task, len(slot.tokens)
         piece = task.media[start]
+        self.progress.expect_media(1, piece.rows * self._budget.token_s)
         try:
             self._backend.decode_media(slot.id, slot.n_pos, piece)
         except CacheFull:

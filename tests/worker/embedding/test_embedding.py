@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -313,3 +314,18 @@ def test_a_long_input_on_a_slow_machine_has_time_before_its_worker_counts_as_stu
     rig.vectors(rig.embed("x" * 99))
     rig.vectors(rig.embed("x"))
     assert limits == [pytest.approx(20 * 100 * 0.02), 10.0]
+
+
+def test_images_of_an_input_have_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, limits, embed = DeskRig(token_s=0.01), [], FakeEmbedder.embed_media
+
+    def watched(embedder: FakeEmbedder, seq: int, *args: Any) -> bytes:
+        limits.append(rig.engine.progress.stall_s)
+        return embed(embedder, seq, *args)
+
+    monkeypatch.setattr(FakeEmbedder, "embed_media", watched)
+    task = Embed(inputs=("see",), media=(b"x", b"y"))
+    tokens, media = rig.backend.read_media(FAKE_MARKER * 2, [b"x", b"y"])
+    rig.desk.open_media(TaskKey(99), MediaInput(task, tokens, media))
+    rig.engine.turn()
+    assert limits == [pytest.approx(3 * (2 * 40 + len(tokens) * 0.01))]

@@ -144,6 +144,24 @@ def test_the_newest_task_gives_its_cells_to_an_image(
     assert isinstance(rig.of(newer)[-1], Done if extend is None else Failed)
 
 
+def test_an_image_has_time_before_its_worker_counts_as_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is encoded in one call, which takes a CPU half a minute, and is read in another."""
+    rig, limits = Rig(n_slots=1, n_batch=64), []
+    decode_media, rig.engine._step._budget.token_s = rig.backend.decode_media, 1.0
+
+    def decode(seq: int, pos: int, piece: MediaPiece) -> None:
+        limits.append(rig.engine.progress.stall_s - 3 * piece.rows)
+        decode_media(seq, pos, piece)
+
+    monkeypatch.setattr(rig.backend, "decode_media", decode)
+    rig.engine.submit(Submit(image_task(rig, f"look {FAKE_MARKER} here", b"x", 1)))
+    rig.finish()
+    assert limits == [pytest.approx(120.0)]
+    assert rig.engine.progress.stall_s < 120
+
+
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaBackend]:
     """SmolLM2 with a random projector."""

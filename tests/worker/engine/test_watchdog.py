@@ -94,3 +94,14 @@ def test_the_limit_follows_the_slowest_step_up_to_a_bound() -> None:
         limits.append(progress.stall_s)
     assert limits == [10.0, 20.0, 100.0, 120.0]
     assert EngineProgress(min_stall_s=300.0, slowest_s=60.0).stall_s == 300.0
+
+
+def test_work_that_is_known_to_be_long_may_take_three_times_as_long() -> None:
+    progress = EngineProgress(min_stall_s=10.0)
+    limits = []
+    for expected_s in (0.1, 1.0, 30.0, 100.0):
+        progress.expect(expected_s)
+        limits.append(progress.stall_s)
+    assert limits == [10.0, 20.0, 120.0, 300.0]
+    progress.begin()
+    assert progress.stall_s == 10.0
