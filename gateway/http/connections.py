@@ -54,6 +54,8 @@ _BODY = orjson.dumps(
 )
 _GOODBYE_S = 0.1
 """Time for the server's own goodbye to leave."""
+_REFUSAL_S = 1.0
+"""Time for a refusal to reach its client."""
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\n"
     b"content-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
@@ -191,7 +193,9 @@ class BoundedConnection(TCPServer):
         connections = self._connections = self.config.connections
         if not connections.enter(self):
             self.writer.write(_FULL)
-            self.writer.close()
+            _end_idle(self.loop, self.writer)
+            # With TLS it would have its descriptor until the client says goodbye, for 30 s.
+            self.loop.call_later(_REFUSAL_S, self.writer.transport.abort)
             return
         end = partial(_end_idle, self.loop, self.writer)
         self.idle_task: Any = _KeepAlive(self.loop, self.config.keep_alive_timeout, end)

@@ -227,3 +227,34 @@ async def test_unfinished_handshakes_keep_no_client_of_https_out(
         assert not halves[-1][0].at_eof()
         for _, writer in halves:
             writer.transport.abort()
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_a_refused_client_of_https_is_not_waited_for(tmp_path: Path) -> None:
+    """Such clients could take all descriptors: each had one for 30 s if it said no goodbye."""
+    files = await certified(tmp_path)
+    async with running(tmp_path, limits=LimitsConfig(connections=1), **files) as gateway:
+        address = ("127.0.0.1", httpx.URL(gateway.url).port or 0)
+        context = ssl.create_default_context(cafile=files["ssl_cert_file"])
+        _, busy = await asyncio.open_connection(*address, ssl=context)
+        busy.write(b"POST /completion HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\n")
+        await until(lambda: bool(gateway.pool.requests.unsettled))
+        n_open = n_descriptors()
+        refused = await asyncio.to_thread(refused_by, address, context)
+        async with asyncio.timeout(LIMIT_S / 3):
+            await until(lambda: n_descriptors() == n_open + 1)
+        refused.close()
+        busy.transport.abort()
+
+
+def refused_by(address: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Connect, read the refusal and keep the connection."""
+    tls = context.wrap_socket(socket.create_connection(address), server_hostname="127.0.0.1")
+    assert tls.recv(4096).startswith(b"HTTP/1.1 503")
+    return tls
+
+
+def n_descriptors() -> int:
+    """Count the open files of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
