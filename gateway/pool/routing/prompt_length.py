@@ -10,13 +10,19 @@ _CHARS_PER_TOKEN = 4
 
 def guess_tokens(task: m.TaskMessage) -> int:
     """Guess the tokens that a task has to read, at least 1."""
+    if isinstance(task, Rerank):  # the query is read with each document
+        return max(1, sum(_in_text(len(task.query) + len(text)) for text in task.documents))
     n = 0
     for part in _parts(task):
         if isinstance(part, str):
-            n += max(1, len(part) // _CHARS_PER_TOKEN)
+            n += _in_text(len(part))
         else:
             n += len(part) if isinstance(part, tuple) else 1
     return max(1, n)
+
+
+def _in_text(n_chars: int) -> int:
+    return max(1, n_chars // _CHARS_PER_TOKEN)
 
 
 def _parts(task: m.TaskMessage) -> tuple[object, ...]:
@@ -30,6 +36,4 @@ def _parts(task: m.TaskMessage) -> tuple[object, ...]:
             return (tokens,)
         case Embed(inputs=inputs):
             return inputs
-        case Rerank(query=query, documents=documents):
-            return tuple(query + document for document in documents)
     return ()
