@@ -154,31 +154,6 @@ def test_a_template_without_tools_gets_them_explained() -> None:
 
 
 PARTS = {"role": "user", "content": [{"type": "text", "text": t} for t in (" one ", "two")]}
-TYPED = (
-    "{% for m in messages %}{% if m.content is string %}{{ m.content }}"
-    "{% else %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
-)
-NEEDS_PARTS = (
-    "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}"
-)
-TWO_AT_LEAST = TYPED.replace("{% else %}", "{% elif m.content | length > 0 %}")
-STEPFUN = "{# You have access to the following functions in JSONSchema format #}" + TYPED
-
-
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", " one \ntwohi"),
-        ("{% for m in messages %}{{ m.content | tojson }}{% endfor %}", '" one \\ntwo""hi"'),
-        (TYPED, "< one ><two>hi"),
-        (TWO_AT_LEAST, " one \ntwohi"),
-        (NEEDS_PARTS, "< one ><two><hi>"),
-        (STEPFUN, "<one><two>hi"),
-    ],
-)
-def test_parts_stay_apart_where_the_template_reads_them(template: str, text: str) -> None:
-    """As llama.cpp finds it out: a template that does not read an empty list takes texts."""
-    assert read(template, PARTS, USER).text == text
 
 
 def test_parts_of_a_partial_answer_are_paragraphs() -> None:

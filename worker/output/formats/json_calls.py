@@ -35,6 +35,8 @@ JSON_CALLS: tuple[ToolFormat, ...] = (
         ),
         triggers=("<|channel|>commentary to=functions.", " to=functions."),
         is_single=True,
+        reasoning_key="thinking",
+        thinks_or_says=True,
         dropped=(
             _START,
             "<|channel|>final<|message|>",

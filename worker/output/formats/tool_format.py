@@ -117,6 +117,8 @@ class ToolFormat:
     """A bare call may come after other content."""
     reasoning_key: str = ""
     """Name under which the template reads earlier reasoning; empty: `reasoning_content`."""
+    thinks_or_says: bool = False
+    """The template takes reasoning or words before a call, not both; words are left out then."""
     unasked: tuple[str, str] = ("", "")
     """End of a prompt in which the template forgot to ask for an answer, and what asks for one."""
     has_id: bool = False

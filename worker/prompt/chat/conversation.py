@@ -314,7 +314,7 @@ def _described(tool: Tool) -> dict[str, Any]:
     known = {
         "name": function["name"],
         "description": function.get("description") or "",
-        "parameters": function.get("parameters") or {"type": "object", "properties": {}},
+        "parameters": function.get("parameters") or {},
     }
     return {"type": "function", "function": known}
 

@@ -37,7 +37,7 @@ def explain(
         f" {listed}\n\nExample tool call syntax:\n\n{example}\n\n{form}"
     )
     plain = [_plain(message) for message in messages]
-    if plain and plain[0].get("role") == "system":
+    if plain and plain[0].get("role") in ("system", "developer"):
         content = f"{content_text(plain[0].get('content'))}\n\n{text}"
         return [{**plain[0], "content": content}, *plain[1:]]
     return [{"role": "system", "content": text}, *plain]

@@ -40,6 +40,7 @@ class TemplateAbilities:
 
     def __init__(self, template: ChatTemplate) -> None:
         self._template = template
+        self._printed: dict[str, bool] = {}
         self.trims = _TRIMS in template.source
         """Whether white space around each text is left out, as llama.cpp does."""
 
@@ -81,6 +82,15 @@ class TemplateAbilities:
     def needs_parts(self) -> bool:
         """Whether a content must be a list of texts."""
         return self.takes_parts and not self._shows("needle-text", [_USER])
+
+    def prints_parts(self, message: Mapping[str, Any]) -> bool:
+        """Whether a list of texts in such a message is printed as Python writes it."""
+        kind = _kind(message)
+        if kind not in self._printed:
+            examples = _EXAMPLES.get(kind, ())
+            found = any(self._shows("'text': 'needle-text'", example) for example in examples)
+            self._printed[kind] = found
+        return self._printed[kind]
 
     @cached_property
     def takes_system(self) -> bool:
@@ -131,6 +141,21 @@ _ARGUMENTS = {"needle": "needle-value"}
 _OBJECTS = [_USER, _call(_ARGUMENTS), _RESULT]
 _TEXTS = [_USER, _call(json.dumps(_ARGUMENTS)), _RESULT]
 
+_LISTED = {"content": _as_parts("needle-text")}
+_EXAMPLES: Mapping[str, tuple[Messages, ...]] = {
+    "system": ([_LISTED | {"role": "system"}, _USER],),
+    "assistant": ([_USER, _LISTED | {"role": "assistant"}, _USER],),
+    "calls": tuple([user, call | _LISTED, result] for user, call, result in (_OBJECTS, _TEXTS)),
+    "tool": tuple([user, call, result | _LISTED] for user, call, result in (_OBJECTS, _TEXTS)),
+}
+"""Messages with a list, by their kind; what a user says is looked at before."""
+
+
+def _kind(message: Mapping[str, Any]) -> str:
+    kind = "calls" if message.get("tool_calls") else str(message.get("role"))
+    kind = "system" if kind == "developer" else kind
+    return kind if kind in _EXAMPLES else ""
+
 
 def _as_blocks(message: Mapping[str, Any]) -> dict[str, Any]:
     """Write a message's reasoning as a block before its content."""
@@ -147,11 +172,13 @@ def adapt(
     """Convert messages to the form that a template needs."""
     adapted = [_trimmed(message) if abilities.trims else dict(message) for message in messages]
     for message in adapted:
-        message["content"] = _content(message.get("content"), abilities)
+        message["content"] = _content(message, abilities)
         if message.get("role") == "developer" and not keeps_developer:
             message["role"] = "system"
         if tools.reasoning_key and message.get("reasoning_content"):
             message[tools.reasoning_key] = message["reasoning_content"]
+            if tools.thinks_or_says and message.get("tool_calls"):
+                message["content"] = ""
         if message.get("tool_calls"):
             if tools.is_array and not abilities.writes_calls:
                 words = _in_words(message["tool_calls"], tools)
@@ -178,9 +205,11 @@ def _trimmed(message: Mapping[str, Any]) -> dict[str, Any]:
     return trimmed
 
 
-def _content(content: Any, abilities: TemplateAbilities) -> Any:
+def _content(message: Mapping[str, Any], abilities: TemplateAbilities) -> Any:
     """Convert a content to a text, or to a list of texts, as llama.cpp does."""
-    if isinstance(content, list) and abilities.takes_parts:
+    content = message.get("content")
+    takes_parts = isinstance(content, list) and abilities.takes_parts
+    if takes_parts and not abilities.prints_parts(message):
         return content
     text = content_text(content)
     return _as_parts(text) if text and abilities.needs_parts else text
@@ -217,10 +246,11 @@ def _as_object(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments or {}
     try:
-        return json.loads(arguments or "{}")
+        read = json.loads(arguments or "{}")
     except (ValueError, RecursionError) as error:
         message = f"Failed to parse tool call arguments as JSON: {error}"
         raise InvalidRequest(message, param="messages") from error
+    return {} if read is None else read
 
 
 def _as_text(arguments: Any) -> str:

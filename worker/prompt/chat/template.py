@@ -25,6 +25,15 @@ CHATML = (
 _MAX_REASON = 500
 """Characters of the template's error that the client is told."""
 
+_REFUSALS = (
+    """{%- if "<|channel|>analysis<|message|>" in message.content or """
+    """"<|channel|>final<|message|>" in message.content %}""",
+    "{%- if (message['content'] is none or message['content'] == '' or message['content']|length"
+    " == 0) and (message['tool_calls'] is not defined or message['tool_calls'] is none or"
+    " message['tool_calls']|length == 0) %}",
+)
+"""Conditions under which gpt-oss and Ministral refuse an answer: false, as in llama.cpp."""
+
 
 class _Nothing(jinja2.ChainableUndefined):
     """Undefined value: as in llama.cpp it has any attribute and can be joined with text."""
@@ -82,12 +91,15 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.filters["default"] = environment.filters["d"] = _default
+        environment.filters["indent"] = _indent
         environment.filters["safe"] = str  # no autoescape: `| safe` must not switch it on
         environment.tests["none"] = _is_none
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
         self._card = card
         self.source = source
+        for refusal in _REFUSALS:
+            source = source.replace(refusal, "{%- if false %}")
         try:
             self._template = environment.from_string(source)
         except Exception as error:  # such as RecursionError for blocks nested without end
@@ -138,9 +150,33 @@ def _spelt_out(variables: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _to_json(value: Any, indent: int | None = None, **_options: Any) -> str:
-    """Write JSON without escapes for HTML, which Jinja's own filter would add."""
-    return json.dumps(value, ensure_ascii=False, indent=indent, default=_listed)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write JSON without escapes for HTML, which Jinja's own filter would add.
+
+    The options are those of transformers, for which the templates are written.
+    """
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=_listed,
+    )
+
+
+def _indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """Indent all lines but the first: Jinja's own also ends lines at U+2028 and the like."""
+    space = width if isinstance(width, str) else " " * width
+    head, *lines = str(text).split("\n")
+    rest = (space + line if line or blank else line for line in lines)
+    return "\n".join((space * first + head, *rest))
 
 
 def _listed(value: Any) -> list[Any]:
