@@ -25,15 +25,19 @@ _JSON, _FORM = "application/json", "multipart/form-data"
 _ERRORS: Mapping[int, str] = {
     400: "The request is invalid",
     401: "The key is missing or unknown",
+    403: "The key, the site or the client's address has no right to it, or the feature is off",
     404: "No such path, or not with this method",
     408: "The body did not arrive in time",
     413: "The body is larger than allowed",
     414: "The path and the query are too long",
+    415: "The body is compressed",
+    422: "Workers died under this request before",
     429: "The queue is full, or the request waited in it too long",
     431: "Too many headers, or too large",
     500: "A fault of this server",
     501: "The server was not started with this feature, or does not support it",
     503: "The model is loading, the server is shutting down, or no slot is free",
+    504: "The answer did not come within the time that the client gave",
 }
 
 
@@ -103,7 +107,7 @@ def _body(body: Body) -> Schema:
 
 def _error() -> Schema:
     kinds = {answer.kind for answer in ANSWERS.values()}
-    kinds |= {"authentication_error", "feature_disabled"}
+    kinds |= {"authentication_error", "permission_error", "feature_disabled"}
     inner: Schema = {
         "type": "object",
         "required": ["message", "type"],
@@ -114,6 +118,7 @@ def _error() -> Schema:
             "param": {"type": "string", "description": "The field that is wrong."},
             "n_prompt_tokens": {"type": "integer"},
             "n_ctx": {"type": "integer"},
+            "details": {"type": "object", "description": "What Anthropic's clients act upon."},
         },
     }
     return {"type": "object", "required": ["error"], "properties": {"error": inner}}
@@ -176,5 +181,7 @@ def _responses(path: str, method: str) -> Schema:
     endpoint = ENDPOINTS.get((method, path))
     if endpoint is None or (path in REFUSED_ENDPOINTS and method in REFUSED_ENDPOINTS[path][0]):
         return errors
-    kinds: Schema = {kind: {"schema": {}} for kind in endpoint.kinds}
-    return {"200": {"description": "The answer", "content": kinds}} | errors
+    answer: Schema = {"description": "The answer" if endpoint.kinds else "Done"}
+    if endpoint.kinds:
+        answer["content"] = {kind: {"schema": {}} for kind in endpoint.kinds}
+    return {str(endpoint.status): answer} | errors

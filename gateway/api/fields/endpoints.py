@@ -273,6 +273,7 @@ class EndpointSpec:
     """A key of `BODIES`; empty is none."""
     kinds: tuple[str, ...] = ("application/json",)
     """Media types of the answer."""
+    status: int = 200
     query: tuple[str, ...] = ()
     """Its query parameters, keys of `gateway.api.fields.tables.QUERIES`."""
 
@@ -330,7 +331,7 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
         query=("conv_id", "from"),
     ),
     ("DELETE", "/v1/stream"): EndpointSpec(
-        summary="End a kept stream", kinds=(), query=("conv_id",)
+        summary="End a kept stream", kinds=(), status=204, query=("conv_id",)
     ),
     **_aliases(
         "/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot", query=("action",)
@@ -368,8 +369,13 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
     **_reading("/admin/rollout", "Return the rolling change that runs, or the last one"),
     **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
     **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
-    **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time"),
-    **_aliases("/admin/rollout/abort", "RolloutEnd", "Stop the rolling change and roll it back"),
+    **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time", status=202),
+    **_aliases(
+        "/admin/rollout/abort",
+        "RolloutEnd",
+        "Stop the rolling change and roll it back",
+        status=202,
+    ),
     ("DELETE", "/admin/quarantine"): EndpointSpec(
         summary="Let refused prompts in again", query=("fingerprint",)
     ),

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+import gateway
 from gateway.api.fields.endpoints import BODIES, ENDPOINTS
 from gateway.api.unsupported import REFUSED_ENDPOINTS
+from gateway.http.errors import ANSWERS, task_error_body
 from gateway.openapi.document import document, field_schema
+from protocol.errors import NotStored
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
 from tests.gateway.inprocess import running
@@ -94,7 +97,7 @@ async def test_what_is_served_is_described_and_what_is_refused_says_so(tmp_path:
         (method.upper(), path)
         for path, operations in paths.items()
         for method, operation in operations.items()
-        if "200" in operation["responses"]
+        if any(status.startswith("2") for status in operation["responses"])
     }
     refused = {(method, path) for path, row in REFUSED_ENDPOINTS.items() for method in row[0]}
     every = {(method.upper(), path) for path, found in paths.items() for method in found}
@@ -102,6 +105,36 @@ async def test_what_is_served_is_described_and_what_is_refused_says_so(tmp_path:
         (method, path) for path in ("/tools", "/cors-proxy") for method in ("GET", "POST")
     }
     assert served <= set(ENDPOINTS)
+
+
+async def test_every_status_and_type_of_an_error_is_described(tmp_path: Path) -> None:
+    document = await fetched(tmp_path)
+    sources = [path.read_text() for path in Path(gateway.__file__).parent.rglob("*.py")]
+    refused = {
+        number for source in sources for number in re.findall(r"RequestRefused\(\s*(\d{3})", source)
+    }
+    refused |= {str(answer.status) for answer in ANSWERS.values()}
+    assert refused <= set(document["paths"]["/completion"]["post"]["responses"])
+    kinds = {kind for source in sources for kind in re.findall(r'"([a-z_]+_error)"', source)}
+    inner = document["components"]["schemas"]["Error"]["properties"]["error"]
+    assert kinds <= set(inner["properties"]["type"]["enum"])
+
+
+async def test_what_is_answered_otherwise_than_with_200_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        paths = (await gateway.client.get("/openapi.json")).json()["paths"]
+        ended = await gateway.client.delete("/v1/stream", params={"conv_id": "a"})
+    assert ended.status_code == 204
+    answers = paths["/v1/stream"]["delete"]["responses"]
+    assert "content" not in answers["204"] and "200" not in answers
+    for path in ("/admin/rollout", "/admin/rollout/abort"):
+        assert min(paths[path]["post"]["responses"]) == "202"
+
+
+async def test_an_error_of_a_message_that_was_not_kept_has_its_details(tmp_path: Path) -> None:
+    inner = (await fetched(tmp_path))["components"]["schemas"]["Error"]["properties"]["error"]
+    answer = task_error_body(NotStored("gone", param="thread"))["error"]
+    assert set(answer) <= set(inner["properties"])
 
 
 async def test_the_document_needs_a_key_like_every_endpoint(tmp_path: Path) -> None:
