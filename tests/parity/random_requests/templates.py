@@ -1,7 +1,7 @@
 """`python -m tests.parity.random_requests.templates --llama-server PATH FOLDER`: prompts compared.
 
-Both servers render random chats, with tools and without, by each chat template of a folder, such as
-`models/templates` of llama.cpp's repository.
+Both servers render random chats, with tools and without, and those of `dialogs.py` by each chat
+template of a folder, such as `models/templates` of llama.cpp's repository.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from tests.cores import threads
 from tests.models.shallow import shallow_path
 from tests.parity.random_requests.__main__ import pool
 from tests.parity.random_requests.cases import random_case
+from tests.parity.random_requests.dialogs import DIALOGS
 from tests.parity.record import running
 
 _KINDS = ("chat", "tools")
@@ -35,7 +36,8 @@ def main() -> int:
     for path in sorted(chosen.folder.glob("*.jinja")):
         found = list(_differences(chosen, path))
         n_different += len(found)
-        sys.stdout.write(f"{path.stem}: {len(found)} of {len(_KINDS) * chosen.count} differ\n")
+        n_asked = len(_KINDS) * chosen.count + len(DIALOGS)
+        sys.stdout.write(f"{path.stem}: {len(found)} of {n_asked} differ\n")
         sys.stdout.writelines(f"    {line}\n" for line in found[:4])
     return int(bool(n_different))
 
@@ -44,12 +46,17 @@ def _differences(chosen: argparse.Namespace, template: Path) -> Iterator[str]:
     arguments = ["-m", shallow_path(), "-a", "smol", "-np", "1", "-c", "2048"]
     arguments += ["-t", str(threads()), "--jinja", "--chat-template-file", str(template)]
     with running([str(chosen.llama_server), *arguments]) as theirs, pool(arguments) as ours:
-        for kind in _KINDS:
-            for number in range(chosen.count):
-                body = random_case(kind, chosen.seed, number).body
-                expected, got = _prompt(theirs, body), _prompt(ours, body)
-                if expected != got:
-                    yield f"{kind} #{number}: {_first_difference(expected, got)}"
+        for name, body in _bodies(chosen):
+            expected, got = _prompt(theirs, body), _prompt(ours, body)
+            if expected != got:
+                yield f"{name}: {_first_difference(expected, got)}"
+
+
+def _bodies(chosen: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    for kind in _KINDS:
+        for number in range(chosen.count):
+            yield f"{kind} #{number}", random_case(kind, chosen.seed, number).body
+    yield from DIALOGS.items()
 
 
 def _prompt(server: httpx.Client, body: Any) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from protocol.errors import InvalidRequest
 from tests.worker.chat_templates import HERMES, NO_SYSTEM
 from tests.worker.prompt.test_conversation import CALLED, PARTS, RESULT, TIME, USER, WEATHER, read
 
@@ -115,6 +116,16 @@ def test_tools_are_explained_behind_what_a_developer_says() -> None:
 
 def test_a_tool_without_parameters_is_shown_as_in_llama_server() -> None:
     assert '"parameters": {}' in read(HERMES, tools=(TIME,)).text
+
+
+def test_methods_of_what_is_absent_give_nothing() -> None:
+    """As in llama.cpp: Seed-OSS lists the properties of tools that have no parameters."""
+    listed = "{% for name, kind in tools[0].function.parameters.properties.items() %}{{ name }}"
+    template = listed + "{% endfor %}{{ tools[0].name.strip('.').upper() }}"
+    assert read(template + HERMES, tools=(TIME,)).text == read(HERMES, tools=(TIME,)).text
+    for call in ("{{ absent() }}", "{{ messages[0].absent() }}"):
+        with pytest.raises(InvalidRequest, match="absent"):
+            read(call)
 
 
 EMPTY_ANSWERS = """{% for message in messages %}{# [TOOL_CALLS] #}

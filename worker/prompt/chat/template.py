@@ -43,6 +43,19 @@ class _Nothing(jinja2.ChainableUndefined):
 
     __radd__ = __add__
 
+    def __getattr__(self, name: str) -> "_Method":
+        """Return what may be a method of a value that is absent."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Method(self._undefined_hint, self._undefined_obj, self._undefined_name)
+
+
+class _Method(_Nothing):
+    """Nothing again if it is called, as `properties.items()` of a tool without properties."""
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> Any:
+        return self
+
 
 class _Absent(_Nothing):
     """Tools where there are none."""
