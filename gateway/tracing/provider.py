@@ -5,11 +5,12 @@ reads only which exporter to use. The extra `llamapool[otel]` installs the SDK a
 """
 
 import os
+import sys
 from importlib import import_module
 from urllib.parse import urlsplit
 
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
     BatchSpanProcessor,
     ConsoleSpanExporter,
@@ -52,12 +53,17 @@ def collector_url() -> str:
     return scheme + colon + urlsplit(f"//{rest}").netloc.rpartition("@")[2]
 
 
+def _line(span: ReadableSpan) -> str:
+    """Write a span as one line; OpenTelemetry's own form has fifty, each a line of the log."""
+    return f"{span.to_json(indent=None)}\n"
+
+
 def _exporter() -> SpanExporter | None:
     name = os.environ.get(_EXPORTER, "otlp").strip() or "otlp"
     if name == "none":
         return None
     if name == "console":
-        return ConsoleSpanExporter()
+        return ConsoleSpanExporter(out=sys.stdout, formatter=_line)
     if name != "otlp":
         raise ConfigError(f"{_EXPORTER}: must be otlp, console or none, but is {name!r}")
     variable = _TRACES_PROTOCOL if os.environ.get(_TRACES_PROTOCOL) else _PROTOCOL

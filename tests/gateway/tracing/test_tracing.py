@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import json
 import subprocess
 import sys
 import threading
@@ -283,6 +284,18 @@ async def test_spans_leave_for_the_endpoint_that_the_environment_names(
         server.shutdown()
     parts = {"queue", "worker w0", "prompt", "decode"}
     assert {"POST /v1/chat/completions", "chat fake", *parts} == set(Collector.spans)
+
+
+def test_a_span_on_the_console_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each line of a gateway becomes a line of the log: a request was two hundred."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    provider = tracer_provider()
+    provider.get_tracer("test").start_span("GET /").end()
+    provider.shutdown()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["name"] == "GET /"
 
 
 @pytest.mark.parametrize(
