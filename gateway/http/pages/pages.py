@@ -10,16 +10,18 @@ any digest to the file as it is now, so that a page of the release before still 
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from gateway.http.pages.static_file import ASK_AGAIN, FOREVER, KINDS, StaticFile
 from protocol.config.config import GatewayConfig
@@ -68,6 +70,18 @@ class _Files(StaticFiles):
             return "", None
 
 
+class _OwnRoute(Route):
+    """The route of all built-in files: finds one by its path, without an expression for each."""
+
+    def __init__(self, paths: Collection[str], endpoint: Callable[[Request], Any]) -> None:
+        super().__init__("/{path:path}", endpoint, methods=["GET"])
+        self._paths = paths
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match the path of a file."""
+        return super().matches(scope) if scope["path"] in self._paths else (Match.NONE, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The files that are served without a key."""
@@ -99,7 +113,7 @@ class Pages:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes of the files; they must come after all others."""
-        routes: list[BaseRoute] = [Route(path, self._show, methods=["GET"]) for path in self.own]
+        routes: list[BaseRoute] = [_OwnRoute(self.own, self._show)]
         if self.own:
             path = _VERSIONED + "{digest}/{name:path}"
             routes.append(Route(path, self._show_versioned, methods=["GET"]))

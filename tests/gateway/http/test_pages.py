@@ -34,6 +34,14 @@ async def test_the_page_and_its_files_need_no_key_and_load_nothing_from_elsewher
         assert (await gateway.client.post("/")).status_code == 401
 
 
+async def test_a_page_is_only_fetched_and_its_path_is_the_whole_path(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        assert (await gateway.client.head("/main.js")).status_code == 200
+        assert (await gateway.client.post("/main.js")).status_code == 404
+        for path in ("/main.js%0A", "/main.js/", "/a/main.js"):
+            assert (await gateway.client.get(path)).status_code == 404, path
+
+
 async def test_without_the_page_its_paths_are_not_found(tmp_path: Path) -> None:
     async with running(tmp_path, ui=False) as gateway:
         for path in ("/", "/completion.js"):
