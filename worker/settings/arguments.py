@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -178,8 +179,10 @@ def _name(index: int) -> str:
     return f"option_{index}"
 
 
-def _declared(option: Option, index: int) -> click.Option:
-    """Make the click option of one row."""
+@cache
+def _declared(index: int) -> click.Option:
+    """Make the click option of one row, which all commands share."""
+    option = OPTIONS[index]
     names = [_name(index), *option.flags]
     text = option.text + (f" [default: {option.default_text}]" if option.default_text else "")
     text += f" [env: {option.env}]" if option.env else ""
@@ -195,7 +198,9 @@ def _declared(option: Option, index: int) -> click.Option:
     return click.Option(names, type=FieldType(option), help=text, **extra)
 
 
-def _declared_unused(row: Unused, index: int) -> click.Option:
+@cache
+def _declared_unused(index: int) -> click.Option:
+    row = UNUSED[index]
     names = [f"unused_{index}", *row.flags]
     if not row.n_values:
         return click.Option(names, is_flag=True, default=None, hidden=True)
@@ -218,11 +223,11 @@ def with_options(*sections: str) -> Callable[[Command], Command]:
         command.params += [
             _escape_option(),
             *(
-                _declared(option, index)
+                _declared(index)
                 for index, option in enumerate(OPTIONS)
                 if option.section in sections
             ),
-            *(_declared_unused(row, index) for index, row in enumerate(UNUSED)),
+            *map(_declared_unused, range(len(UNUSED))),
         ]
         return command
 
