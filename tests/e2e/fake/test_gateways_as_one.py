@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -32,26 +33,27 @@ def total(served: Served, name: str) -> float:
     return sum(float(row.split()[-1]) for row in text.splitlines() if row.startswith(f"{name}{{"))
 
 
-def test_both_serve_and_either_tells_the_sums(serve: Serve) -> None:
-    served = serve({"count": 2, "fake_step_ms": 5}, gateway=TWO).wait_until_ready()
+@pytest.fixture(scope="module")
+def served(serve_all: Serve) -> Iterator[Served]:
+    """A pool of two gateways for tests that leave two; at the end nothing is left behind."""
+    pool = serve_all({"count": 2, "fake_step_ms": 10}, gateway=TWO).wait_until_ready()
+    yield pool
+    pool.signal(signal.SIGTERM)
+    assert pool.wait() == 0
+    assert pool.survivors() == []
+
+
+def test_both_serve_and_either_tells_the_sums(served: Served) -> None:
+    before, n_lines = total(served, "llamapool_tasks_total"), len(served.lines)
     with ThreadPoolExecutor(8) as threads:
         assert set(threads.map(complete, [served] * 64)) == {200}
-    assert {total(served, "llamapool_tasks_total") for _ in range(4)} == {64}
-    ended = [line for line in served.lines if "request done" in line]
+    assert {total(served, "llamapool_tasks_total") for _ in range(4)} == {before + 64}
+    ended = [line for line in served.lines[n_lines:] if "request done" in line]
     assert {line.split()[2] for line in ended} == {"gateway-0", "gateway-1"}
     served.signal(signal.SIGHUP)
     for name in ("gateway-0", "gateway-1"):
         served.wait_for(f"gateway replaced child={name}")
-    assert {total(served, "llamapool_tasks_total") for _ in range(4)} == {64}
-    served.signal(signal.SIGTERM)
-    assert served.wait() == 0
-    assert served.survivors() == []
-
-
-@pytest.fixture(scope="module")
-def served(serve_all: Serve) -> Served:
-    """A pool of two gateways for tests that leave two."""
-    return serve_all({"count": 2, "fake_step_ms": 10}, gateway=TWO).wait_until_ready()
+    assert {total(served, "llamapool_tasks_total") for _ in range(4)} == {before + 64}
 
 
 def test_one_dies_and_the_other_goes_on(served: Served) -> None:
