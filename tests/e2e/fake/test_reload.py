@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,42 +26,50 @@ def reload(served: Served) -> None:
     served.wait_for("gateway replaced child=gateway")
 
 
-def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
-    serve: Serve,
-) -> None:
-    served = serve(SLOW).wait_until_ready()
-    old = served.pid_of("gateway")
-    with served.stream("a long one", n_predict=150) as stream:
-        first = next(stream)
-        reload(served)
-        assert served.pid_of("gateway") != old
-        with httpx.Client(base_url=served.url, timeout=20) as client:
-            answer = client.post("/completion", json={"prompt": "Hello", "n_predict": 8})
-        assert len(answer.json()["content"]) == 8
-        events = [first, *stream]
-    assert events[-1]["stop"] and events[-1]["tokens_predicted"] == 150
-    assert served.complete("again").status_code == 200  # on the connection of before
-    served.client.close()
-    wait_for_exit(old, 40)
+@pytest.fixture(scope="module")
+def shared(serve_all: Serve) -> Iterator[Served]:
+    """Two workers; at the end nothing of them and of many gateways is left behind."""
+    served = serve_all({"count": 2, **SLOW}).wait_until_ready()
+    yield served
     served.signal(signal.SIGTERM)
     assert served.wait() == 0
     assert served.survivors() == []
 
 
-@pytest.fixture(scope="module")
-def fast(serve_all: Serve) -> Served:
-    """Two workers that are to be kept busy."""
-    return serve_all({"count": 2, "fake_step_ms": 20}).wait_until_ready()
+@pytest.fixture
+def kept(shared: Served) -> Served:
+    """A pool for all tests that leave it with its configuration; earlier gateways have gone."""
+    shared.reconnect()
+    assert eventually(lambda: gateways(shared) == [shared.pid_of("gateway")])
+    return shared
+
+
+def test_a_stream_goes_on_at_the_old_gateway_and_new_requests_go_to_the_new_one(
+    kept: Served,
+) -> None:
+    old = kept.pid_of("gateway")
+    with kept.stream("a long one", n_predict=150) as stream:
+        first = next(stream)
+        reload(kept)
+        assert kept.pid_of("gateway") != old
+        with httpx.Client(base_url=kept.url, timeout=20) as client:
+            answer = client.post("/completion", json={"prompt": "Hello", "n_predict": 8})
+        assert len(answer.json()["content"]) == 8
+        events = [first, *stream]
+    assert events[-1]["stop"] and events[-1]["tokens_predicted"] == 150
+    assert kept.complete("again").status_code == 200  # on the connection of before
+    kept.client.close()
+    wait_for_exit(old, 40)
+    assert gateways(kept) == [kept.pid_of("gateway")]
 
 
 @pytest.mark.parametrize("keeps_alive", [True, False])
-def test_reloads_under_load_fail_nothing(fast: Served, *, keeps_alive: bool) -> None:
-    served = fast
-    over = threading.Event()
+def test_reloads_under_load_fail_nothing(kept: Served, *, keeps_alive: bool) -> None:
+    over, n_lines = threading.Event(), len(kept.lines)
 
     def ask(_: int) -> list[int]:
         headers = {} if keeps_alive else {"Connection": "close"}
-        with httpx.Client(base_url=served.url, timeout=30, headers=headers) as client:
+        with httpx.Client(base_url=kept.url, timeout=30, headers=headers) as client:
             found = []
             while not over.is_set():
                 answer = client.post("/completion", json={"prompt": "Hello", "n_predict": 8})
@@ -71,27 +80,15 @@ def test_reloads_under_load_fail_nothing(fast: Served, *, keeps_alive: bool) -> 
         asked = [threads.submit(ask, n) for n in range(4)]
         try:
             for _ in range(2):
-                reload(served)
+                reload(kept)
         finally:
             over.set()
         statuses = [status for one in asked for status in one.result()]
     assert set(statuses) == {200}
     assert len(statuses) > 8, "each client asks again while gateways are replaced"
-    assert "worker lost" not in served.text.replace('cause="said bye', "")
-    assert "unexpected" not in served.text
-
-
-@pytest.fixture(scope="module")
-def shared(serve_all: Serve) -> Served:
-    return serve_all(SLOW).wait_until_ready()
-
-
-@pytest.fixture
-def kept(shared: Served) -> Served:
-    """A pool for all tests that leave it with its configuration; earlier gateways have gone."""
-    shared.reconnect()
-    assert eventually(lambda: gateways(shared) == [shared.pid_of("gateway")])
-    return shared
+    text = "\n".join(kept.lines[n_lines:])
+    assert "worker lost" not in text.replace('cause="said bye', "")
+    assert "unexpected" not in text
 
 
 def test_the_command_reloads_the_pool_of_a_runtime_directory(kept: Served, tmp_path: Path) -> None:
