@@ -76,23 +76,34 @@ def test_second_ctrl_c_ends_at_once(serve: Serve) -> None:
     assert served.survivors() == []
 
 
-def test_killed_worker_comes_back_and_others_go_on(serve: Serve) -> None:
-    served = serve({"name": "a", **SLOW}, {"name": "b", **SLOW, "alias": "fake"})
-    served.wait_until_ready()
+@pytest.fixture(scope="module")
+def unlucky(serve_all: Serve) -> Served:
+    """A pool with a worker for each test that kills or stops one, and one that is left alone."""
+    workers = (
+        {"name": "killed", "alias": "pair"},
+        {"name": "whole", "alias": "pair"},
+        {"name": "only", "alias": "single"},
+        {"name": "stopped", "alias": "stalling", "stall_s": 1.0},
+    )
+    return serve_all(*({**worker, **SLOW} for worker in workers)).wait_until_ready()
+
+
+def test_killed_worker_comes_back_and_others_go_on(unlucky: Served) -> None:
+    served = unlucky
     started = [threading.Event() for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         running = [
-            pool.submit(finish, served, f"stream {i}", event, n_predict=60)
+            pool.submit(finish, served, f"stream {i}", event, model="pair", n_predict=60)
             for i, event in enumerate(started)
         ]
         assert all(event.wait(40) for event in started)
-        os.kill(served.pid_of("a"), signal.SIGKILL)
-        served.wait_for("process died child=a cause=.killed")
-        served.wait_for("process ready child=a")
+        os.kill(served.pid_of("killed"), signal.SIGKILL)
+        served.wait_for("process died child=killed cause=.killed")
+        served.wait_for("process ready child=killed")
         outcomes = [outcome(future) for future in running]
     assert set(outcomes) == {"whole"}
     assert eventually(served.is_idle)
-    assert served.complete("again").status_code == 200
+    assert served.complete("again", model="pair").status_code == 200
 
 
 def outcome(future: Any) -> str:
@@ -106,14 +117,14 @@ def outcome(future: Any) -> str:
     return "whole" if last["tokens_predicted"] == 60 else "cut"
 
 
-def test_stream_of_a_killed_worker_waits_for_the_next_one_and_goes_on(serve: Serve) -> None:
-    served = serve({"name": "a", **SLOW}).wait_until_ready()
-    with served.stream("goes on", n_predict=80) as stream:
+def test_stream_of_a_killed_worker_waits_for_the_next_one_and_goes_on(unlucky: Served) -> None:
+    body = {"model": "single", "n_predict": 80}
+    with unlucky.stream("goes on", **body) as stream:
         first = next(stream)
-        os.kill(served.pid_of("a"), signal.SIGKILL)
+        os.kill(unlucky.pid_of("only"), signal.SIGKILL)
         text = first["content"] + "".join(event.get("content", "") for event in stream)
-    served.wait_for("process died child=a")
-    assert text == served.complete("goes on", n_predict=80).json()["content"]
+    unlucky.wait_for("process died child=only")
+    assert text == unlucky.complete("goes on", **body).json()["content"]
 
 
 def test_stream_of_a_killed_worker_that_may_not_go_on_ends_with_an_error_event(
@@ -134,16 +145,16 @@ def test_stream_of_a_killed_worker_that_may_not_go_on_ends_with_an_error_event(
     assert eventually(lambda: served.complete("again").status_code == 200)
 
 
-def test_stopped_worker_is_killed_and_replaced(serve: Serve) -> None:
-    served = serve({"name": "a", "stall_s": 1.0}).wait_until_ready()
-    os.kill(served.pid_of("a"), signal.SIGSTOP)
-    served.wait_for("process makes no progress child=a")
-    served.wait_for("process died child=a cause=.stuck")
-    served.wait_for("process ready child=a")
-    assert eventually(lambda: served.complete("again").status_code == 200)
+def test_stopped_worker_is_killed_and_replaced(unlucky: Served) -> None:
+    os.kill(unlucky.pid_of("stopped"), signal.SIGSTOP)
+    unlucky.wait_for("process makes no progress child=stopped")
+    unlucky.wait_for("process died child=stopped cause=.stuck")
+    unlucky.wait_for("process ready child=stopped")
+    assert eventually(lambda: unlucky.complete("again", model="stalling").status_code == 200)
 
 
 def test_hanging_engine_is_replaced(serve: Serve) -> None:
+    # In a pool of its own: no request is blamed while workers die that did not have it.
     served = serve({"name": "a", "stall_s": 0.5}).wait_until_ready()
     response = served.complete("[[hang]]")
     assert response.status_code == 422  # two workers hung with it
