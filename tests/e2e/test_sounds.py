@@ -12,14 +12,17 @@ import pytest
 
 from tests.e2e.served import Served, serving
 from tests.models.audio_projector import write_audio_projector
+from tests.models.shallow import exact_path
 from tests.vendors import openai
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 
-CHAT = "This is a Python function that takes a list of strings and returns a list"
-PLAIN = '"The new employee, who has been hired by the company'
-ENGLISH = '"The new employee, who is a software engineer, has'
-"""What llama-server answers on a CPU, greedy, to the same sound."""
+_N_LAYERS = 8
+"""With so many of the model's layers each text depends on the sound, and on the language."""
+CHAT = ".ark- ( , and, and, and, and, and"
+PLAIN = ". First- and, and, and, and, and"
+ENGLISH = ".ark- ( , and, and, and,"
+"""What llama-server answers with these layers on a CPU, greedy, to the same sound."""
 
 
 def wav(seconds: float, hertz: float = 440.0, rate: int = 16_000) -> bytes:
@@ -51,10 +54,11 @@ def _xing(n_frames: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One worker that hears."""
+    """One worker that hears, on the model's first layers."""
     folder = tmp_path_factory.mktemp("hearing")
     projector = write_audio_projector(folder / "mmproj.gguf", 576)
-    with serving("--mmproj", str(projector), "-c", "2048", "-np", "1", "--port", "0") as served:
+    arguments = ("--mmproj", str(projector), "-c", "2048", "-np", "1", "--port", "0")
+    with serving("-m", exact_path(_N_LAYERS), *arguments) as served:
         yield served
         assert "died" not in served.text
 

@@ -41,16 +41,16 @@ def shallow_path() -> str:
 
 
 @cache
-def exact_path() -> str:
+def exact_path(n_layers: int = N_LAYERS) -> str:
     """Write it once into memory, with the model's own weights."""
-    return str(write_shallow(Path(find_model("")), Path(_in_memory())))
+    return str(write_shallow(Path(find_model("")), Path(_in_memory()), n_layers))
 
 
 def _in_memory() -> str:
     return f"/proc/{os.getpid()}/fd/{os.memfd_create('shallow')}"
 
 
-def write_shallow(source: Path, path: Path) -> Path:
+def write_shallow(source: Path, path: Path, n_layers: int = N_LAYERS) -> Path:
     """Write the first layers of a Llama, and all of it that is no layer."""
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _Reader(data)
@@ -60,14 +60,14 @@ def write_shallow(source: Path, path: Path) -> Path:
             at for name, at in (reader.key() for _ in range(n_keys)) if "block_count" in name
         ]
         keys = bytearray(data[keys_at : reader.at])
-        struct.pack_into("<I", keys, count_at[0] - keys_at, N_LAYERS)
+        struct.pack_into("<I", keys, count_at[0] - keys_at, n_layers)
         tensors = sorted((reader.tensor() for _ in range(n_tensors)), key=lambda one: one[-1])
         start = -(-reader.at // _ALIGNMENT) * _ALIGNMENT
         ends = [one[-1] for one in tensors[1:]] + [len(data) - start]
         infos, parts, n_written = b"", [], 0
         for (name, info, offset), end in zip(tensors, ends, strict=True):
             block = name.split(".")[1]
-            if name.startswith("blk.") and int(block) >= N_LAYERS:
+            if name.startswith("blk.") and int(block) >= n_layers:
                 continue
             infos += info + struct.pack("<Q", n_written)
             parts.append(data[start + offset : start + end])
