@@ -12,6 +12,7 @@ from tests.browser.tab import Tab, open_tab
 from tests.browser.watched import Watched
 from tests.e2e.conftest import toml
 from tests.e2e.served import Served, serving
+from tests.models.shallow import exact_path
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "docs" / "using" / "samples"
@@ -54,12 +55,13 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture(scope="package")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Two workers with the real model, and the documents' pages beside the built-in one."""
+    """Two workers with the real model's first layers, and the documents' pages beside our own."""
     folder: Path = tmp_path_factory.mktemp("www")
     for page in (SAMPLES / "page.html", Path(__file__).parent / "jokes.html"):
         shutil.copy(page, folder)
-    config = str(ROOT / "configs" / "cpu-tiny.toml")
-    with serving("--config", config, "--port", "0", "--path", str(folder)) as served:
+    config = ("--config", str(ROOT / "configs" / "cpu-tiny.toml"), "--port", "0")
+    model = ("--model", exact_path(), "--alias", "SmolLM2")
+    with serving(*config, *model, "--path", str(folder)) as served:
         yield served
 
 
