@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from tests.browser.tab import Tab, open_tab
-from tests.browser.watched import Watched
+from tests.browser.watched import Strangers, Watched
 from tests.e2e.conftest import toml
 from tests.e2e.served import Served, serving
 from tests.models.shallow import exact_path
@@ -39,15 +39,23 @@ ARGS = [
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def browser() -> AsyncIterator[Browser]:
+async def strangers() -> AsyncIterator[Strangers]:
+    """The hosts that are not this one: what the browser asks them for is noted, and refused."""
+    async with Strangers().listening() as listening:
+        yield listening
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def browser(strangers: Strangers) -> AsyncIterator[Browser]:
     """One browser for all tests here; it does not idle beside those of other folders."""
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if program is None:
         pytest.skip("no browser: install Debian's chromium-headless-shell")
     expect.set_options(timeout=15_000)
+    args = [*ARGS, f"--proxy-server=127.0.0.1:{strangers.port}"]  # not for addresses of this host
     async with async_playwright() as playwright:
         running = await playwright.chromium.launch(
-            executable_path=program, args=ARGS, chromium_sandbox=False
+            executable_path=program, args=args, chromium_sandbox=False
         )
         yield running
         await running.close()
@@ -84,12 +92,12 @@ async def open_tabs(browser: Browser) -> list[Tab]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def tab(
-    request: pytest.FixtureRequest, browser: Browser, open_tabs: list[Tab]
+    request: pytest.FixtureRequest, browser: Browser, strangers: Strangers, open_tabs: list[Tab]
 ) -> AsyncIterator[Tab]:
     """A page that many tests share; after a failure, or with `own_tab`, the next gets another."""
     is_own = request.node.get_closest_marker("own_tab") is not None
     shared = None if is_own or not open_tabs else open_tabs.pop()
-    one = shared or await open_tab(browser)
+    one = shared or await open_tab(browser, strangers)
     n_failed = request.session.testsfailed
     yield one
     if is_own or request.session.testsfailed > n_failed:

@@ -6,7 +6,7 @@ A page of its own costs a test a second of CPU: two processes, all scripts read 
 from playwright.async_api import Browser, CDPSession, Page, ViewportSize
 
 from tests.browser.intercept import Intercepted, intercept, release
-from tests.browser.watched import Watched
+from tests.browser.watched import Strangers, Watched
 
 SIZE = ViewportSize(width=1280, height=800)
 _NOWHERE = "http://127.0.0.1/nowhere"
@@ -28,13 +28,18 @@ async def leave(page: Page) -> None:
 class Tab:
     """A page, its context, and what its pages do wrong."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, strangers: Strangers) -> None:
         self.page = page
         self.context = page.context
-        self.watched = Watched(self.context)
+        self.watched = Watched(self.context, strangers)
         self._origins: set[str] = set()
         self._session: CDPSession | None = None
-        self.context.on("request", lambda request: self._origins.add(_origin(request.url)))
+        self.context.on("page", self._note_origins)
+        self._note_origins(page)
+
+    def _note_origins(self, page: Page) -> None:
+        """Remember who may have stored something: whoever a page was loaded from."""
+        page.on("framenavigated", lambda frame: self._origins.add(_origin(frame.url)))
 
     async def run_first(self, script: str) -> None:
         """Run a script before those of each page that the test opens in this tab."""
@@ -80,8 +85,8 @@ def _origin(url: str) -> str:
     return "/".join(url.split("/")[:3])
 
 
-async def open_tab(browser: Browser) -> Tab:
+async def open_tab(browser: Browser, strangers: Strangers) -> Tab:
     """Open a page in a browser that remembers nothing, 1280 by 800."""
     context = await browser.new_context(viewport=SIZE, reduced_motion="reduce")
     context.set_default_timeout(15_000)
-    return Tab(await context.new_page())
+    return Tab(await context.new_page(), strangers)

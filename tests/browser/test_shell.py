@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
-from playwright.async_api import BrowserContext, Page, Route, expect
+from playwright.async_api import BrowserContext, Error, Page, Route, expect
 
 from tests.browser.chat import message_field
+from tests.browser.tab import leave
+from tests.browser.watched import Watched
 from tests.e2e.served import Served
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
@@ -81,3 +83,12 @@ async def test_a_dialog_takes_the_focus_as_it_comes_and_gives_it_back_as_it_goes
     await key.focus()
     assert await page.evaluate(WITH_THE_CHANGE, "API key") == "INPUT API key"
     assert await page.evaluate(WITH_THE_CHANGE, "Use this key") == "BUTTON API key"
+
+
+async def test_a_request_to_another_host_would_be_noted(page: Page, watched: Watched) -> None:
+    await leave(page)  # a page without a policy, which would stop it first
+    with pytest.raises(Error, match="Failed to fetch"):
+        await page.evaluate("fetch('https://elsewhere.example/x')")
+    watched.allowed.append("ERR_TUNNEL_CONNECTION_FAILED")
+    assert watched.faults() == ["request to another host: CONNECT elsewhere.example:443"]
+    watched.allowed.append("elsewhere.example")

@@ -18,7 +18,7 @@ from tests.browser.chat import (
     say,
     stream,
 )
-from tests.browser.watched import Watched
+from tests.browser.watched import Strangers, Watched
 from tests.e2e.conftest import toml
 from tests.e2e.served import Served, serving
 
@@ -88,11 +88,13 @@ async def test_behind_a_proxy_with_a_path_everything_is_found(
     await expect(page.locator("main.pool")).to_be_attached()
 
 
-async def test_on_a_phone_chats_are_in_a_drawer(browser: Browser, fake_pool: Served) -> None:
+async def test_on_a_phone_chats_are_in_a_drawer(
+    browser: Browser, strangers: Strangers, fake_pool: Served
+) -> None:
     context = await browser.new_context(
         viewport={"width": 360, "height": 640}, has_touch=True, is_mobile=True
     )
-    watched = Watched(context)
+    watched = Watched(context, strangers)
     page = await context.new_page()
     wide = "x" * 400
     await answer_with(page, stream({"content": f"`{wide}` {wide}\n\n|a|b|\n|-|-|\n|{wide}|1|"}))
