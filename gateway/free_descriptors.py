@@ -41,10 +41,9 @@ class FreeDescriptors:
         logger.error(
             "no file descriptor is free",
             extra={
-                "n_open": n_most if error.errno == errno.EMFILE else "as many as the host allows",
                 "cause": error.strerror,
                 "action": "new clients are closed unanswered",
-                "hint": "raise `ulimit -n` or LimitNOFILE=, or lower limits.connections",
+                "hint": f"raise `ulimit -n` ({n_most}) or LimitNOFILE=, or lower limits.connections",
             },
         )
 
