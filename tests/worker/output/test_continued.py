@@ -59,7 +59,7 @@ def test_a_cut_anywhere_changes_nothing(expected: ExpectedParts, text: str, is_w
     for n in range(0, len(text) + 1, 3):
         said = parts[:n]
         again = ContinuedAnswer(ChatParser(expected, is_whole=is_whole), told(said), text[:n])
-        rest = [*fed(again, text[n:], n=2), again.finish()]
+        rest = [*fed(again, text[n:], n=8), again.finish()]
         assert joined([*said, *rest]) == whole, text[:n]
 
 

@@ -356,13 +356,24 @@ def test_gemma_goes_on_after_reasoning_as_the_template_writes_it() -> None:
     assert prompt.text.endswith("[assistant]<|channel>thought\nHm<channel|>Hi")
 
 
+def bounded() -> dict[str, Any]:
+    """The tool without what a hot model need not end: free text, and what may be said again."""
+    properties = {key: SCHEMA["properties"][key] for key in ("n", "size", "pair")}
+    properties["tags"] = {"items": {"enum": ["a", "it's"]}, "minItems": 1, "maxItems": 2}
+    parameters = {"properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": "python", "parameters": parameters}}
+
+
 @pytest.mark.model
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["gemma-4", "lfm2.5"])
 def test_the_model_writes_what_the_parser_reads(name: str, single: Served) -> None:
-    grammar = read(TEMPLATES[name], USER, tools=(TOOL,)).grammar  # it begins with the call
-    answer = single.ask("Call python.", grammar=grammar, n_predict=600, seed=1, temperature=1.5)
-    calls = parse(expect(name), [answer.text]).calls
-    assert calls, answer.text
-    if answer.done.finish is Finish.EOS:
-        for _, found in calls:
-            assert {"n", "code"} <= json.loads(found).keys()
+    tools = (bounded(),)
+    grammar = read(TEMPLATES[name], USER, tools=tools, parallel_tool_calls=False).grammar
+    # It begins with the call.
+    answer = single.ask("Call python.", grammar=grammar, n_predict=400, seed=2, temperature=1.5)
+    assert answer.done.finish is Finish.EOS, answer.text
+    ((tool, text),) = parse(expect(name), [answer.text]).calls
+    found = json.loads(text)
+    assert tool == "python" and found["n"] >= 1 and found["size"] in ["S", "it's", None, 2.5]
+    assert 1 <= len(found["tags"]) <= 2 and set(found["tags"]) <= {"a", "it's"}
+    assert isinstance(found["pair"][1], bool)
