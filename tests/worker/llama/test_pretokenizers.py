@@ -28,11 +28,11 @@ for path in sys.argv[1:]:
     vocab = LlamaVocabulary(lib.llama_model_get_vocab(model))
     pieces = [vocab._piece(token, special=True) for token in range(vocab.n_tokens)]
     for run in RUNS:
-        n = 3_000 if run == "1" else 60_000 // len(run.encode())
+        n = 3_000 if run == "1" else 50_000 // len(run.encode())
         tokens = vocab.tokenize(run * n, add_special=False, parse_special=True)
         found = b"".join([pieces[token] for token in tokens])
         assert found == (run * n).encode(), (path, run)
-    words = "some words, and 12 more\\n" * 6_000
+    words = "some words, and 12 more\\n" * 2_500
     whole = vocab._tokenize(words.encode(), True, True)
     assert vocab.tokenize(words, add_special=True, parse_special=True) == whole, path
 """

@@ -181,7 +181,7 @@ def test_self_extend_reads_on_where_positions_are_shared() -> None:
         engine = extended.engine
         engine._step._room._extend = rules
         engine.cache.is_on = engine.tasks._admission._cuts = False
-        answers = [extended.ask(story, n_predict=24) for _ in range(2)]
+        answers = [extended.ask(story, n_predict=12) for _ in range(2)]
         slot = engine.slots[0]
         assert slot.n_saved >= 48
         assert slot.n_pos == len(slot.tokens) - slot.n_saved

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 def backend(request: pytest.FixtureRequest) -> Iterator[LlamaBackend]:
     """With flash attention and without: values lie in other places."""
     config = WorkerConfig(
-        model=shallow_path(), n_slots=2, n_ctx=1024, n_threads=threads(), cache_branches=0,
+        model=shallow_path(), n_slots=2, n_ctx=256, n_threads=threads(), cache_branches=0,
         kv_unified=True, flash_attn=request.param,
     )  # fmt: skip
     backend = LlamaBackend(config, lambda _fraction: None)
@@ -61,10 +61,10 @@ def test_a_sequence_put_together_from_parts_is_the_one_that_was_copied(
 
 def test_a_part_that_finds_no_cells_changes_nothing(backend: LlamaBackend) -> None:
     backend.clear()
-    backend.decode([BatchRow(0, 0, [7] * 600, False)])
-    part = backend.states.copy_part(0, 0, 600)
-    assert not backend.states.put_part(1, part, 0, 600)
-    backend.decode([BatchRow(1, 0, [9] * 400, False)])
+    backend.decode([BatchRow(0, 0, [7] * 150, False)])
+    part = backend.states.copy_part(0, 0, 150)
+    assert not backend.states.put_part(1, part, 0, 150)
+    backend.decode([BatchRow(1, 0, [9] * 100, False)])
     backend.clear()
 
 

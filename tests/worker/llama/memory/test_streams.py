@@ -18,7 +18,7 @@ from worker.llama.backend import LlamaBackend
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
-N_SLOTS, N_CTX = 4, 512
+N_SLOTS, N_CTX = 4, 256
 STORY = "Once upon a time there was a very old house at the end of the street, and in it lived"
 TOKENS = [100 + i % 50 for i in range(60)]
 
