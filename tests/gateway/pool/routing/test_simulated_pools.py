@@ -118,10 +118,10 @@ def test_a_choice_among_many_workers_looks_at_a_few_and_is_as_good(
 
     monkeypatch.setattr(policy.RoutingPolicy, "_offers", counted)
     speeds = [FAST, Speed(read_per_s=1500, write_per_s=40)] * 16
-    few = talk(Simulation(*speeds, queue_size=2000), 320, n_turns=4)
+    few = talk(Simulation(*speeds, queue_size=2000), 160, n_turns=4)
     assert max(looked) <= 25
     monkeypatch.setattr(policy, "_SMALL_POOL", 1000)
-    everyone = talk(Simulation(*speeds, queue_size=2000), 320, n_turns=4)
+    everyone = talk(Simulation(*speeds, queue_size=2000), 160, n_turns=4)
     assert max(looked) == 32
     assert reused(few) > reused(everyone) - 0.02
     assert first_token_s(few, 0.5) <= 1.1 * first_token_s(everyone, 0.5)

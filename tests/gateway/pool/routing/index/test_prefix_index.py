@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.pool.routing.index.block_table import BlockTable
 from gateway.pool.routing.index.prefix_index import PrefixIndex
 from gateway.pool.routing.sessions import SessionMap, SessionPlacement
-from protocol.wire.cached import BLOCK_BYTES, MAX_CACHED_BLOCKS, MAX_SAID_BLOCKS, Cached
+from protocol.wire.cached import BLOCK_BYTES, MAX_SAID_BLOCKS, Cached
 from tests.counted import lines_of
 from tests.examples import examples
 from tests.gateway.chains import Speaker, chain
@@ -320,19 +320,19 @@ def test_a_block_that_nobody_shares_takes_few_bytes() -> None:
         fill = [
             (name, draw.randbytes(BLOCK_BYTES * n_blocks))
             for name in names
-            for _ in range(4000 // n_blocks)
+            for _ in range(1000 // n_blocks)
         ]
         assert bytes_each(index, fill) <= 30
 
 
 @pytest.mark.slow
 def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
-    index, names = opened(32)
+    index, names = opened(16)
     draw = random.Random(2)
-    systems = [draw.randbytes(BLOCK_BYTES * 40) for _ in range(20)]
+    systems = [draw.randbytes(BLOCK_BYTES * 40) for _ in range(10)]
     fill = []
     for name in names:
-        for _ in range(60):
+        for _ in range(30):
             talk = draw.choice(systems) + draw.randbytes(BLOCK_BYTES * draw.randrange(5, 60))
             fill.append((name, talk))
             if draw.random() < 0.2:  # it was moved to another worker
@@ -342,15 +342,16 @@ def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
-    index, _ = opened(2)
-    draw = random.Random(1)
+    index, draw = PrefixIndex(n_most := 8 * MAX_SAID_BLOCKS), random.Random(1)
+    for name in ("w0", "w1"):
+        index.open(name)
     tracemalloc.start()
-    for _ in range(3 * MAX_CACHED_BLOCKS // MAX_SAID_BLOCKS):
+    for _ in range(3 * 8):
         index.add("w0", [draw.randbytes(BLOCK_BYTES * (MAX_SAID_BLOCKS + 1))])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert index.n_held("w0") == MAX_CACHED_BLOCKS
-    assert used < 30 * MAX_CACHED_BLOCKS
+    assert index.n_held("w0") == n_most
+    assert used < 30 * n_most
     index.add("w1", [START + chain("text")])
     assert index.holders(chain("text")).max_blocks == 4, "others are not affected"
 
