@@ -118,6 +118,8 @@ class FakeBackend:
         self._token_s = config.fake_token_ms / 1e3
         self._cells: dict[int, list[int]] = {}
         self._faults: dict[int, tuple[bytes, bytes]] = {}
+        self._generated_from: dict[int, int] = {}
+        """Where the last marker of a sequence ends: what follows it was generated."""
         self._process_faults = ProcessFaults(config.name)
         self._process_faults.inject_at_load()
         self._record = ComputeRecord()
@@ -325,6 +327,7 @@ class FakeBackend:
     def shift(self, seq: int, start: int, end: int) -> None:
         """Forget `start` to `end`; the rest moves down."""
         del self._cells[seq][start:end]
+        self._note_mark(seq)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Copy a part; positions must follow each other as everywhere."""
@@ -365,8 +368,9 @@ class FakeBackend:
 
     def _note_mark(self, seq: int) -> bool:
         """Remember the last marker of a sequence; return whether there is one."""
-        cells = bytes(token for token in self._cells[seq] if 0 <= token < N_BYTES)
-        marks = list(_MARK.finditer(cells))
+        data = bytes(token if 0 <= token < N_BYTES else 0 for token in self._cells[seq])
+        marks = list(_MARK.finditer(data))
+        self._generated_from[seq] = marks[-1].end() if marks else 0
         if marks:
             self._faults[seq] = marks[-1].group(1), marks[-1].group(2) or b""
         return bool(marks)
@@ -374,7 +378,7 @@ class FakeBackend:
     def _next_token(self, seq: int, cells: Sequence[int], sampler: FakeSampler) -> int:
         params = sampler.params
         kind, argument = self._faults.get(seq, (b"", b""))
-        n_generated = len(cells) - self._generated_from(cells) if kind else 0
+        n_generated = len(cells) - self._generated_from[seq] if kind else 0
         if kind == b"eos" and n_generated >= int(argument or 0) and not params.ignore_eos:
             return EOS
         if kind == b"say":
@@ -387,10 +391,3 @@ class FakeBackend:
             state += repr(sampler.state).encode()
         value = zlib.crc32(state)
         return ord(" ") if value % 6 == 0 else _LETTERS[value // 6 % len(_LETTERS)]
-
-    @staticmethod
-    def _generated_from(cells: Sequence[int]) -> int:
-        """Find where the prompt's last marker ends: what follows it was generated."""
-        data = bytes(token if 0 <= token < N_BYTES else 0 for token in cells)
-        marks = list(_MARK.finditer(data))
-        return marks[-1].end() if marks else 0
