@@ -38,19 +38,19 @@ def tuned(files: Path) -> Iterator[Served]:
         yield served
 
 
+N_SAID = 20
 SAID_BY_LLAMA_SERVER = {
     0.0: " a small town nestled between two mountains. The town was nestled between two mountains,"
-    " and the town was surrounded by two mountains. The town was surrounded by two mountains",
+    " and the town was",
     0.5: " a small town nestled between two great mountains. The town was called Oakwood,"
-    " and it was nestled between two great mountains. The town was called Oakwood,",
+    " and it was nestled",
     1.0: " a small town nestled between two great mountains. The town was called Willow Creek,"
-    " and it was nestled between two great mountains. The town was called Willow Creek,",
+    " and it was nestled",
 }
 """Greedily, with the same adapter and `-fa off -np 1`, by the llama-server of the same commit."""
 
 STEERED_BY_LLAMA_SERVER = (
-    " a woman named Elara Grey, a brilliant and cunning rogue with a troubled past."
-    " She was a skilled and cunning rogue, with a scar above her head and"
+    " a woman named Elara Grey, a brilliant and cunning rogue with a troubled past. She was a"
 )
 """Beside the adapter, the control vector with scale 0.7 on layers 5 to 20."""
 
@@ -62,14 +62,18 @@ def test_texts_are_llama_servers_own(tmp_path: Path) -> None:
     whole: dict[str, Any] = {"model": model_path(), "lora": (str(tmp_path / "lora.gguf"),)}
     with serving(1, **whole) as served:
         for scale, text in SAID_BY_LLAMA_SERVER.items():
-            asked = {"lora": [{"id": 0, "scale": scale}], "cache_prompt": False, "n_predict": 32}
+            asked = {
+                "lora": [{"id": 0, "scale": scale}],
+                "cache_prompt": False,
+                "n_predict": N_SAID,
+            }
             assert served.ask(STORY, **asked).text == text, scale
     steering: dict[str, Any] = {
         "control_vector": (f"{tmp_path / 'cvec.gguf'}:0.7",),
         "control_vector_layers": (5, 20),
     }
     with serving(1, **whole, **steering) as served:
-        assert served.ask(STORY, n_predict=32).text == STEERED_BY_LLAMA_SERVER
+        assert served.ask(STORY, n_predict=N_SAID).text == STEERED_BY_LLAMA_SERVER
 
 
 def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
@@ -81,10 +85,10 @@ def set_lora(served: Served, *scales: tuple[int, float]) -> LoraListed:
 def test_scale_zero_is_the_model_itself_and_scale_one_is_not(files: Path) -> None:
     # Rounding depends on where the cells lie: one slot each, so that they lie alike.
     with serving(1) as served:
-        base = served.ask(STORY, n_predict=32, cache_prompt=False).text
+        base = served.ask(STORY, n_predict=16, cache_prompt=False).text
     with serving(1, lora=(str(files / "lora.gguf"),)) as served:
-        assert served.ask(STORY, **OFF, n_predict=32, cache_prompt=False).text == base
-        assert served.ask(STORY, **ON, n_predict=32, cache_prompt=False).text != base
+        assert served.ask(STORY, **OFF, n_predict=16, cache_prompt=False).text == base
+        assert served.ask(STORY, **ON, n_predict=16, cache_prompt=False).text != base
 
 
 def test_the_standing_scale_holds_for_tasks_that_ask_for_nothing(files: Path) -> None:
