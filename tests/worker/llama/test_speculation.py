@@ -69,14 +69,14 @@ def test_a_text_with_lookup_is_the_text_without(
 def test_a_seed_reproduces_its_text_with_a_draft_model(
     drafting: Served, params: dict[str, Any]
 ) -> None:
-    asked = {"n_predict": 20, "cache_prompt": False} | params
+    asked = {"n_predict": 12, "cache_prompt": False} | params
     first, second = drafting.ask(STORY, **asked), drafting.ask(STORY, **asked)
     assert first.text == second.text != ""
     assert 0 < first.done.timings.draft_n_accepted < first.done.timings.draft_n
 
 
 def test_a_request_may_want_surer_guesses(drafting: Served) -> None:
-    asked = {"n_predict": 32, "cache_prompt": False, "temperature": 0}
+    asked = {"n_predict": 16, "cache_prompt": False, "temperature": 0}
     n_guessed = {
         p_min: drafting.ask(STORY, speculative_p_min=p_min, **asked).done.timings.draft_n
         for p_min in (0.0, 0.6, 1.0)
@@ -87,8 +87,8 @@ def test_a_request_may_want_surer_guesses(drafting: Served) -> None:
 def test_a_draft_model_leads_to_tokens_that_the_model_itself_would_choose(
     single: Served, drafting: Served
 ) -> None:
-    answer = drafting.ask(STORY, n_predict=16, cache_prompt=False)
-    assert len(answer.tokens) == 16
+    answer = drafting.ask(STORY, n_predict=10, cache_prompt=False)
+    assert len(answer.tokens) == 10
     is_plausible(single, STORY, answer)
 
 
@@ -100,7 +100,7 @@ def test_two_slots_draft_in_the_same_batches(single: Served, drafting: Served) -
 
 
 def test_a_draft_follows_its_slot_through_other_prompts(drafting: Served) -> None:
-    asked: dict[str, Any] = {"n_predict": 24, "cache_prompt": False, "id_slot": 0}
+    asked: dict[str, Any] = {"n_predict": 12, "cache_prompt": False, "id_slot": 0}
     before = drafting.ask(REPEAT, **asked)
     drafting.ask(STORY, **asked)
     after = drafting.ask(REPEAT, **asked)
