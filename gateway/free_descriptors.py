@@ -43,7 +43,7 @@ class FreeDescriptors:
             extra={
                 "cause": error.strerror,
                 "action": "new clients are closed unanswered",
-                "hint": f"raise `ulimit -n` ({n_most}) or LimitNOFILE=, or lower limits.connections",
+                "hint": f"raise `ulimit -n` ({n_most}), LimitNOFILE=; lower limits.connections",
             },
         )
 

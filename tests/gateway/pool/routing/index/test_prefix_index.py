@@ -342,7 +342,8 @@ def test_conversations_under_shared_system_prompts_take_few_bytes() -> None:
 
 @pytest.mark.slow
 def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
-    index, draw = PrefixIndex(n_most := 8 * MAX_SAID_BLOCKS), random.Random(1)
+    index, draw = PrefixIndex(), random.Random(1)
+    n_most = index.max_blocks = 8 * MAX_SAID_BLOCKS
     for name in ("w0", "w1"):
         index.open(name)
     tracemalloc.start()
