@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.served import Served, serving
 from tests.models.mmproj import write_mmproj
 from tests.models.shallow import shallow_path
-from tests.worker.engine.test_media import png
+from tests.worker.engine.media.test_media import png
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(120)]
 

@@ -11,7 +11,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.models.qwen2vl import write_qwen2vl, write_qwen2vl_projector
 from tests.worker.conftest import serving
-from tests.worker.engine.test_media import png
+from tests.worker.engine.media.test_media import png
 from tests.worker.served import Answer, Served
 from worker.engine.backend import BatchRow
 from worker.engine.media import count_positions

@@ -29,6 +29,7 @@ from worker.engine.media import MediaPiece, placeholders, text_until, whole_piec
 from worker.engine.scheduling.admission import Admission
 from worker.engine.task import EngineTask, Submit
 from worker.llama.backend import LlamaBackend
+from worker.llama.media import encoder as media_encoder
 from worker.llama.media import reader as media_reader
 from worker.llama.media.reader import MediaReader
 from worker.prompt.prompt import PromptReader
@@ -225,15 +226,15 @@ def test_embeddings_that_are_kept_are_bounded_in_bytes(
     _, media = seeing.read_media(f"{marker}{marker}{marker}.", images)
     pieces = [media[start] for start in sorted(media)]
     one_image = N_PATCHES * 576 * 4
-    monkeypatch.setattr(media_reader, "_CACHED_BYTES", 2 * one_image)
+    monkeypatch.setattr(media_encoder, "_KEPT_BYTES", 2 * one_image)
     for number, piece in enumerate(pieces):
         seeing.decode_media(0, number * N_PATCHES, piece)
     assert seeing._media is not None
-    assert list(seeing._media._embeddings) == [piece.key for piece in pieces[1:]]
-    monkeypatch.setattr(media_reader, "_CACHED_BYTES", 1)
+    assert list(seeing._media.encoder._known) == [piece.key for piece in pieces[1:]]
+    monkeypatch.setattr(media_encoder, "_KEPT_BYTES", 1)
     seeing.clear()
     seeing.decode_media(0, 0, pieces[0])
-    assert list(seeing._media._embeddings) == [pieces[0].key]
+    assert list(seeing._media.encoder._known) == [pieces[0].key]
     seeing.clear()
 
 
