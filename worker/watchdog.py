@@ -15,6 +15,9 @@ from worker.link.tasks.preparation import Preparation
 logger = logging.getLogger(__name__)
 
 _ACTION = "the worker ends at once"
+_ENCODE_S = 600.0
+"""Seconds after which the encoder of images and sounds is stuck. A CPU takes minutes for a large
+image, and other tasks go on meanwhile."""
 _STOOD_STILL_S = 2.0
 """Seconds between two checks after which this process may have been paused: a container may be, and
 time goes on. A gateway that asks for rare heartbeats makes them as rare."""
@@ -38,20 +41,29 @@ class Watchdog:
         now = time.monotonic()
         self._has_stood_still = now - self._checked_at > _STOOD_STILL_S
         self._checked_at = now
-        if engine is not None and (since := engine.progress.started_s):
-            limit_s = engine.progress.stall_s
-            stalled_s = now - since
-            if stalled_s > limit_s and not self._is_spared("engine", since, limit_s):
-                logger.critical(
-                    "engine stuck",
-                    extra={"stalled_s": stalled_s, "limit_s": limit_s, "action": _ACTION},
-                )
-                _leave()
+        if engine is not None:
+            self._check_engine("engine", engine.progress.started_s, engine.progress.stall_s)
+            self._check_engine("encoder", engine.encoding_since, _ENCODE_S)
         job = preparation.stuck(self._stall_s)
         if job is not None and not self._is_spared("preparation", job.started_s, self._stall_s):
             logger.critical(
                 "preparation stuck",
                 extra={"job": job.label, "limit_s": job.limit_s, "action": _ACTION},
+            )
+            _leave()
+
+    def _check_engine(self, kind: str, since: float, limit_s: float) -> None:
+        """End the process if one of the engine's threads has worked for too long on one thing."""
+        stalled_s = self._checked_at - since
+        if since and stalled_s > limit_s and not self._is_spared(kind, since, limit_s):
+            logger.critical(
+                "engine stuck",
+                extra={
+                    "kind": kind,
+                    "stalled_s": stalled_s,
+                    "limit_s": limit_s,
+                    "action": _ACTION,
+                },
             )
             _leave()
 

@@ -202,6 +202,20 @@ class Embedder(Protocol):
         """Drop the pieces of a cancelled input."""
 
 
+class Encoder(Protocol):
+    """Encodes images and sounds beside the engine's thread, one at a time."""
+
+    @property
+    def started_s(self) -> float:
+        """When it began the one that it works on (monotonic); 0 if there is none."""
+
+    def begin(self, piece: MediaPiece) -> bool:
+        """Return whether `decode_media` finds the piece encoded, or raises why it is not.
+
+        If not, it is begun unless another one is at work.
+        """
+
+
 class Backend(Protocol):
     """What the engine needs from llama.cpp or the fake."""
 
@@ -216,6 +230,10 @@ class Backend(Protocol):
     is_gpu: bool
     prefill_token_s: float
     """Time to read one prompt token in the warm-up, in seconds; 0 if unknown."""
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """None where images and sounds need none."""
 
     @property
     def embedder(self) -> Embedder | None:
@@ -271,7 +289,10 @@ class Backend(Protocol):
         """Read the pieces of a prompt as they were `saved`; raises `ValueError`. Any thread."""
 
     def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
-        """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`."""
+        """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`.
+
+        One that is not encoded yet is encoded first, which may take long.
+        """
 
     def remove(self, seq: int, start: int) -> None:
         """Remove a sequence's cells from `start` on.

@@ -4,6 +4,7 @@ The thread owns the backend. It knows neither sockets nor JSON: commands come th
 the messages of a step leave in one call of `emit`.
 """
 
+import contextlib
 import logging
 import queue
 from dataclasses import replace
@@ -47,6 +48,10 @@ from worker.engine.task import (
 )
 
 logger = logging.getLogger(__name__)
+
+_ENCODER_PAUSE_S = 0.002
+"""Pause between two looks at the encoder while nothing else can be computed. It takes 30 ms or more
+for an image, and a look 0.1 ms."""
 
 
 class Engine:
@@ -115,6 +120,12 @@ class Engine:
         """Tasks that wait here for a slot."""
         return self.tasks.n_waiting
 
+    @property
+    def encoding_since(self) -> float:
+        """When the encoder began the image or sound that it works on (monotonic), or 0."""
+        encoder = self._backend.encoder
+        return 0.0 if encoder is None else encoder.started_s
+
     def heartbeat(self) -> Heartbeat:
         """Describe the progress: `step` grows while the engine works."""
         return Heartbeat(
@@ -167,6 +178,10 @@ class Engine:
         if not self._has_work():
             self._step.pause()
             self._execute(self._commands.get())
+        elif self._step.awaits_encoder:
+            self._step.pause()
+            with contextlib.suppress(queue.Empty):
+                self._execute(self._commands.get(timeout=_ENCODER_PAUSE_S))
         while not self._commands.empty():
             self._execute(self._commands.get_nowait())
 

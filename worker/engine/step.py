@@ -60,6 +60,8 @@ class Step:
         self._preemption = Preemption(cache, self.results, can_resume=extend is None)
         self._nan_recovery = NanRecovery(backend, cache, self.results, self._preemption)
         self._adapter_rotation = AdapterRotation()
+        self.awaits_encoder = False
+        """The last step had nothing to compute until an image or a sound is encoded."""
         self._last_end = self._decode_start = self._last_decode_end = 0.0
         self._n_steps = 0
         self._n_failed_steps = 0
@@ -105,6 +107,8 @@ class Step:
         if is_reading:
             runnable = self._read_media(runnable)
         rows = self._decode(self._policy.plan(runnable, self._budget))
+        encoder = self._backend.encoder
+        self.awaits_encoder = not rows and encoder is not None and encoder.started_s > 0
         if self._nan_recovery.check(rows):
             rows = []
         self._take_tokens(rows)
@@ -154,7 +158,8 @@ class Step:
     def _read_media(self, runnable: list[Slot]) -> list[Slot]:
         """Read one image or sound, of the oldest task first; it needs a separate batch.
 
-        Return the slots that still take part: tasks may be preempted for it, or fail.
+        Return the slots that still take part: tasks wait for the encoder, may be preempted for the
+        image, or fail.
         """
         reading = [slot for slot in runnable if slot.state is SlotState.PREFILL]
         ready = [
@@ -162,15 +167,23 @@ class Step:
             for slot in reading
             if len(slot.tokens) in slot.active.task.media and not slot.active.awaits_prefix
         ]
-        if not ready:
+        ready.sort(key=lambda slot: slot.active.order)
+        encoded = [slot for slot in ready if self._is_encoded(slot)]
+        runnable = [slot for slot in runnable if slot not in ready or slot in encoded]
+        if not encoded:
             return runnable
-        slot = min(ready, key=lambda slot: slot.active.order)
+        slot = encoded[0]
         self._outbox.flush()
         is_wanted = True
         while is_wanted and not self._has_read_media(slot):
             is_wanted = self._preemption.make_room_for_media(slot)
         ended = self.results.finished
         return [slot for slot in runnable if not (slot.active.is_preempted or slot in ended)]
+
+    def _is_encoded(self, slot: Slot) -> bool:
+        """Whether the image or sound that comes next can be read; if not, it is encoded."""
+        encoder, piece = self._backend.encoder, slot.active.task.media[len(slot.tokens)]
+        return encoder is None or encoder.begin(piece)
 
     def _has_read_media(self, slot: Slot) -> bool:
         """Read an image or sound, or fail its task; return False if it found no cells."""

@@ -85,6 +85,7 @@ class LlamaBackend:
         n_samplers = config.n_threads if self.is_gpu else 1
         self._sampler_threads = open_sampler_threads(self._context, n_samplers)
         self._media = self._open_media(config)
+        self.encoder = None if self._media is None else self._media.encoder
         self.embedder = open_embedder(self._loaded, config, self._media)
         pieces, special = self.vocabulary.pieces, self.vocabulary.special_pieces
         candidates = Candidates(self._vocab.n_tokens)

@@ -30,6 +30,7 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.progress = EngineProgress()
+        self.encoding_since = 0.0
         self.job: Job | None = None
         self.watchdog = Watchdog(Notifier(None, "", None), stall_s=10.0)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
@@ -63,7 +64,9 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(monkeypatch)
 
 
-@pytest.mark.parametrize(("kind", "limit_s"), [("engine", 10), ("preparation", 15)])
+@pytest.mark.parametrize(
+    ("kind", "limit_s"), [("engine", 10), ("preparation", 15), ("encoder", 600)]
+)
 def test_work_that_does_not_end_ends_the_worker(bench: Bench, kind: str, limit_s: int) -> None:
     begin(bench, kind)
     bench.wait(limit_s)
@@ -107,5 +110,7 @@ def test_a_gateway_that_asks_for_rare_heartbeats_hides_no_stuck_engine(bench: Be
 def begin(bench: Bench, kind: str) -> None:
     if kind == "engine":
         bench.progress.begin()
+    elif kind == "encoder":
+        bench.encoding_since = bench.now
     else:
         bench.job = Job(bench.now)

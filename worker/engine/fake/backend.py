@@ -24,6 +24,7 @@ from worker.engine.backend import (
     BatchRow,
     CacheFull,
     DecodeFailed,
+    Encoder,
     Regroup,
     Sampled,
     Sampler,
@@ -120,6 +121,7 @@ class FakeBackend:
         self._faults: dict[int, tuple[bytes, bytes]] = {}
         self._generated_from: dict[int, int] = {}
         """Where the last marker of a sequence ends: what follows it was generated."""
+        self.encoder: Encoder | None = None
         self._process_faults = ProcessFaults(config.name)
         self._process_faults.inject_at_load()
         self._record = ComputeRecord()

@@ -1,18 +1,17 @@
 """Images and sounds through libmtmd: prompt with markers to pieces, pieces into the KV cache.
 
-Reading a prompt may happen on any thread; encoding and decoding belong to the engine thread.
+Reading a prompt may happen on any thread; decoding belongs to the engine thread.
 """
 
 import ctypes
 import os
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
-import numpy as np
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
@@ -21,19 +20,17 @@ from worker.engine.media import MediaPiece, MediumRefused
 from worker.llama import library
 from worker.llama.hardware.devices import NO_DEVICE, find
 from worker.llama.media.decode_cost import extra_decode_cost
+from worker.llama.media.encoder import MediaEncoder
 from worker.llama.media.picture import decode_picture
 from worker.llama.media.pieces import TEXT, read_piece
 from worker.llama.media.size import is_sound, max_sound_s, n_pixels, n_samples
-from worker.llama.media.values import Floats, check_embedding, check_samples
+from worker.llama.media.values import check_samples
 from worker.llama.model import FLASH_ATTN
 
 MAX_PIXELS = 100_000_000
 """Of all images of a prompt, which are in memory at once."""
 MAX_PIECES = 64
 """Images and sounds of a prompt."""
-_CACHED_BYTES = 256 << 20
-"""Bytes of embeddings that are kept, the latest ones: one image has 1 to 50 MB with a model of 8B
-parameters, and more with a large picture."""
 
 _NO_MEDIUM = "Failed to load image or audio file"
 NO_MEDIA = (
@@ -51,7 +48,6 @@ class MediaReader:
     """Owns the projector; knows nothing of slots."""
 
     def __init__(self, config: WorkerConfig, model: Any, n_ubatch: int) -> None:
-        self._model = model
         self._n_ubatch = n_ubatch
         self.marker = _marker(config.alias)
         params = mtmd.mtmd_context_params_default()
@@ -78,7 +74,7 @@ class MediaReader:
             raise ConfigError(f"cannot load the projector {config.mmproj}: {reason}")
         self.has_vision = bool(mtmd.mtmd_support_vision(self._context))
         self.has_audio = bool(mtmd.mtmd_support_audio(self._context))
-        self._embeddings: OrderedDict[str, Floats] = OrderedDict()
+        self.encoder = MediaEncoder(self._context, int(lib.llama_model_n_embd_inp(model)))
 
     def read(self, text: str, media: Sequence[bytes]) -> tuple[list[int], dict[int, MediaPiece]]:
         """Tokenize a text whose markers stand for `media`, in their order; adds BOS as usual."""
@@ -106,8 +102,8 @@ class MediaReader:
                 mtmd.mtmd_bitmap_free(bitmap)
 
     def decode(self, piece: MediaPiece, context: Any, seq: int, pos: int, n_batch: int) -> None:
-        """Encode a piece, unless that was done lately, and put it into a sequence."""
-        embedding = self._encoded(piece)
+        """Put a piece into a sequence; it is encoded first, unless that was done lately."""
+        embedding = self.encoder.take(piece)
         after = lib.llama_pos(0)
         code = mtmd.mtmd_helper_decode_image_chunk(
             self._context,
@@ -128,6 +124,7 @@ class MediaReader:
 
     def close(self) -> None:
         """Free the projector; the pieces must be gone."""
+        self.encoder.close()
         if self._context:
             mtmd.mtmd_free(self._context)
             self._context = None
@@ -220,22 +217,3 @@ class MediaReader:
                 f"an image has {n_tokens} tokens, more than --ubatch-size {self._n_ubatch} allows",
                 place,
             )
-
-    # ---- encoding -----------------------------------------------------------------------------
-
-    def _encoded(self, piece: MediaPiece) -> Floats:
-        known = self._embeddings.get(piece.key)
-        if known is not None:
-            self._embeddings.move_to_end(piece.key)
-            return known
-        if int(mtmd.mtmd_encode_chunk(self._context, piece.handle.raw)) != 0:
-            raise DecodeFailed("encoding media failed", fatal=False)
-        n_values = piece.rows * int(lib.llama_model_n_embd_inp(self._model))
-        output = mtmd.mtmd_get_output_embd(self._context)
-        embedding = np.ctypeslib.as_array(output, (n_values,)).copy()
-        check_embedding(embedding)
-        self._embeddings[piece.key] = embedding
-        n_bytes = sum(known.nbytes for known in self._embeddings.values())
-        while len(self._embeddings) > 1 and n_bytes > _CACHED_BYTES:
-            n_bytes -= self._embeddings.popitem(last=False)[1].nbytes
-        return embedding
