@@ -69,8 +69,16 @@ class AdminClient:
         self._timeout_s = timeout_s
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return the answer to a GET; raises `AdminError`."""
-        return self._ask("GET", path, None)
+        """Return the answer to a GET; raises `AdminError`.
+
+        If the connection breaks, it asks once more: a gateway that hands over closes its socket.
+        """
+        try:
+            return self._ask("GET", path, None)
+        except NoPoolError as error:
+            if not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._ask("GET", path, None)
 
     def post(self, path: str, **body: Any) -> dict[str, Any]:
         """Return the answer to a POST; raises `AdminError`."""

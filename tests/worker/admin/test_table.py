@@ -173,3 +173,30 @@ def test_a_pool_that_wants_a_key_is_told_with_the_commands_own_option() -> None:
             AdminClient(PoolAddress(url=f"http://127.0.0.1:{server.server_port}")).get("/x")
         thread.join()
     assert not isinstance(caught.value, NoPoolError)
+
+
+@pytest.mark.parametrize("n_closed", [1, 2])
+def test_a_gateway_that_hands_over_its_socket_is_asked_once_more(
+    tmp_path: Path, n_closed: int
+) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+    def serve() -> None:
+        for _ in range(n_closed):
+            server.accept()[0].close()
+        if n_closed == 1:
+            taken, _ = server.accept()
+            with taken:
+                taken.recv(4096)
+                taken.sendall(answer)
+
+    with listening(tmp_path / "admin.sock") as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = AdminClient(PoolAddress(path=str(tmp_path / "admin.sock")))
+        if n_closed == 1:
+            assert client.get("/admin/status") == {}
+        else:
+            with pytest.raises(NoPoolError, match="no pool answers"):
+                client.get("/admin/status")
+        thread.join()
