@@ -4,9 +4,11 @@ An encoder takes a GPU 0.1 s and a CPU up to minutes for an image; meanwhile the
 computes the batches of others.
 """
 
+import queue
+import threading
 import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +28,7 @@ parameters, and more with a large picture."""
 class _Encoding:
     """What the thread works on."""
 
-    key: str
+    piece: MediaPiece
     embedding: "Future[Floats]"
     started_s: float
 
@@ -38,7 +40,10 @@ class MediaEncoder:
         """`context` is libmtmd's, which must outlive it; `n_embd` are values of a row."""
         self._context = context
         self._n_embd = n_embd
-        self._thread = ThreadPoolExecutor(1, "encode-media")
+        self._inbox: queue.SimpleQueue[_Encoding | None] = queue.SimpleQueue()
+        # A process that ends does not wait for it, as it does not for the engine's.
+        self._thread = threading.Thread(target=self._live, name="encode-media", daemon=True)
+        self._thread.start()
         self._encoding: _Encoding | None = None
         self._known: OrderedDict[str, Floats] = OrderedDict()
         self._failed: tuple[str, Exception | None] = ("", None)
@@ -76,11 +81,13 @@ class MediaEncoder:
 
     def close(self) -> None:
         """End the thread, once it has encoded what it has begun."""
-        self._thread.shutdown()
+        self._inbox.put(None)
+        self._thread.join()
+        self._encoding = None
 
     def _start(self, piece: MediaPiece) -> None:
-        embedding = self._thread.submit(self._encode, piece)
-        self._encoding = _Encoding(piece.key, embedding, time.monotonic())
+        self._encoding = _Encoding(piece, Future(), time.monotonic())
+        self._inbox.put(self._encoding)
 
     def _collect(self) -> None:
         """Keep what the thread has done, and drop what has not been used for longest."""
@@ -90,12 +97,20 @@ class MediaEncoder:
         self._encoding = None
         error = encoding.embedding.exception()
         if isinstance(error, Exception):
-            self._failed = encoding.key, error.with_traceback(None)
+            self._failed = encoding.piece.key, error.with_traceback(None)
             return
-        self._known[encoding.key] = encoding.embedding.result()
+        self._known[encoding.piece.key] = encoding.embedding.result()
         n_bytes = sum(known.nbytes for known in self._known.values())
         while len(self._known) > 1 and n_bytes > _KEPT_BYTES:
             n_bytes -= self._known.popitem(last=False)[1].nbytes
+
+    def _live(self) -> None:
+        while (encoding := self._inbox.get()) is not None:
+            try:
+                encoding.embedding.set_result(self._encode(encoding.piece))
+            except Exception as error:
+                encoding.embedding.set_exception(error)
+            del encoding  # it refers to the piece, which may be freed while the thread waits
 
     def _encode(self, piece: MediaPiece) -> Floats:
         if int(mtmd.mtmd_encode_chunk(self._context, piece.handle.raw)) != 0:

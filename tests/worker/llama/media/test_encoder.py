@@ -76,7 +76,7 @@ def test_one_piece_is_encoded_at_a_time_on_another_thread(
     assert encoder.take(piece(1)).tolist() == [1, 0, 0, 0, 0, 0, 0, 0]
     assert encoder.begin(piece(1))
     assert mtmd.encoded == [1]
-    assert mtmd.threads == {"encode-media_0"}
+    assert mtmd.threads == {"encode-media"}
 
 
 def test_what_was_not_begun_is_encoded_when_it_is_taken(
