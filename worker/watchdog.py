@@ -15,7 +15,7 @@ from worker.link.tasks.preparation import Preparation
 logger = logging.getLogger(__name__)
 
 _ACTION = "the worker ends at once"
-_ENCODE_S = 600.0
+_ENCODER_LIMIT_S = 600.0
 """Seconds after which the encoder of images and sounds is stuck. A CPU takes minutes for a large
 image, and other tasks go on meanwhile."""
 _STOOD_STILL_S = 2.0
@@ -43,7 +43,7 @@ class Watchdog:
         self._checked_at = now
         if engine is not None:
             self._check_engine("engine", engine.progress.started_s, engine.progress.stall_s)
-            self._check_engine("encoder", engine.encoding_since, _ENCODE_S)
+            self._check_engine("encoder", engine.encoding_since, _ENCODER_LIMIT_S)
         job = preparation.stuck(self._stall_s)
         if job is not None and not self._is_spared("preparation", job.started_s, self._stall_s):
             logger.critical(

@@ -168,11 +168,11 @@ class Step:
             if len(slot.tokens) in slot.active.task.media and not slot.active.awaits_prefix
         ]
         ready.sort(key=lambda slot: slot.active.order)
-        encoded = [slot for slot in ready if self._is_encoded(slot)]
-        runnable = [slot for slot in runnable if slot not in ready or slot in encoded]
-        if not encoded:
+        waiting = [slot for slot in ready if not self._is_encoded(slot)]
+        runnable = [slot for slot in runnable if slot not in waiting]
+        slot = next((slot for slot in ready if slot not in waiting), None)
+        if slot is None:
             return runnable
-        slot = encoded[0]
         self._outbox.flush()
         is_wanted = True
         while is_wanted and not self._has_read_media(slot):
@@ -189,6 +189,7 @@ class Step:
         """Read an image or sound, or fail its task; return False if it found no cells."""
         task, start = slot.active.task, len(slot.tokens)
         piece = task.media[start]
+        # An embedding that was dropped since is computed again, in the same call.
         self.progress.expect_media(1, piece.rows * self._budget.token_s)
         try:
             self._backend.decode_media(slot.id, slot.n_pos, piece)
