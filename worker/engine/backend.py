@@ -288,10 +288,11 @@ class Backend(Protocol):
     def open_pieces(self, saved: Sequence[bytes]) -> Sequence[MediaPiece]:
         """Read the pieces of a prompt as they were `saved`; raises `ValueError`. Any thread."""
 
-    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
-        """Put one image or sound into a sequence; raises `CacheFull` or `DecodeFailed`.
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece, rows: range) -> None:
+        """Put rows of an image or a sound into a sequence, where those before them are.
 
-        One that is not encoded yet is encoded first, which may take long.
+        `pos` is the position at which the piece begins; at most `n_batch` rows, or all of them. It
+        is encoded first if it is not yet, which may take long. Raises `CacheFull`, `DecodeFailed`.
         """
 
     def remove(self, seq: int, start: int) -> None:

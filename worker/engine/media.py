@@ -1,8 +1,8 @@
 """Images and sounds in a prompt as runs of placeholder tokens. Pure.
 
 A placeholder is a negative number from the hash of the content, one for each cell that the piece
-takes. So prompts with media are compared, counted and cached like any others. A piece is read as a
-whole, and its placeholders never reach the vocabulary. With M-RoPE an image takes fewer positions
+takes. So prompts with media are compared, counted and cached like any others. A piece is cached as
+a whole, and its placeholders never reach the vocabulary. With M-RoPE an image takes fewer positions
 than cells: placeholders of another range stand for those that share one.
 """
 
@@ -29,6 +29,8 @@ class MediaPiece:
     """The backend's representation."""
     n_rows: int = 0
     """Rows that it takes in a batch, where these are more than its positions."""
+    is_undivided: bool = field(default=False, compare=False)
+    """Whether all rows must be read in one batch, because each attends to all others."""
     saved: bytes = field(default=b"", compare=False, repr=False)
     """What a saved slot has of it: enough to know it again, without its content."""
 
@@ -86,6 +88,14 @@ def whole_pieces(media: Media, n: int) -> int:
 def are_whole(media: Media, n: int) -> bool:
     """Return whether no image ends after the first `n` tokens that begins among them."""
     return whole_pieces(media, n) == n
+
+
+def piece_at(media: Media, n: int) -> tuple[int, MediaPiece] | None:
+    """Return the piece that has the token number `n`, behind its first position."""
+    for start, piece in media.items():
+        if start <= n < start + piece.rows:
+            return start, piece
+    return None
 
 
 def text_until(media: Media, start: int, n: int) -> int:

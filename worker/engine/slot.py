@@ -17,7 +17,13 @@ from protocol.wire.messages import Envelope, Started
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Scales
 from worker.engine.backend import Sampler
-from worker.engine.media import Media, count_shared, without_handles, without_placeholders
+from worker.engine.media import (
+    Media,
+    are_whole,
+    count_shared,
+    without_handles,
+    without_placeholders,
+)
 from worker.engine.sequence_state import Checkpoint, HostCacheHit
 from worker.engine.task import EngineTask
 from worker.output.generation import TextGeneration
@@ -285,6 +291,11 @@ class Slot:
     def n_pos(self) -> int:
         """Position of the next token."""
         return len(self.tokens) - self.n_saved
+
+    @property
+    def has_part(self) -> bool:
+        """Whether its tokens end within an image or a sound, whose cells others cannot use."""
+        return self.run is not None and not are_whole(self.run.task.media, len(self.tokens))
 
     @property
     def room(self) -> int:

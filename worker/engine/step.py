@@ -13,10 +13,11 @@ from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.context_room import ContextRoom
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.cache.sharing import PrefixSharing
+from worker.engine.media import piece_at
 from worker.engine.results import Outbox, SampleProcessor
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.nan_recovery import NanRecovery
-from worker.engine.scheduling.policy import StepPolicy
+from worker.engine.scheduling.policy import MediaRows, StepPolicy
 from worker.engine.scheduling.preemption import Preemption, running
 from worker.engine.slot import Slot, SlotState
 from worker.engine.stats import EngineProgress
@@ -105,10 +106,14 @@ class Step:
         self._shift_full_contexts()
         runnable = self._choose_adapters()
         if is_reading:
-            runnable = self._read_media(runnable)
-        rows = self._decode(self._policy.plan(runnable, self._budget))
+            runnable = self._begin_encoding(runnable)
+        plan = self._policy.plan(runnable, self._budget)
+        if plan.media is not None:
+            self._read_media(plan.media)
+        rows = self._decode([row for row in plan.rows if self._takes_part(row)])
         encoder = self._backend.encoder
-        self.awaits_encoder = not rows and encoder is not None and encoder.started_s > 0
+        has_computed = rows or plan.media
+        self.awaits_encoder = not has_computed and encoder is not None and encoder.started_s > 0
         if self._nan_recovery.check(rows):
             rows = []
         self._take_tokens(rows)
@@ -155,52 +160,49 @@ class Step:
         self._backend.adapters.use(scales)
         return [slot for slot in busy if slot.scales == scales]
 
-    def _read_media(self, runnable: list[Slot]) -> list[Slot]:
-        """Read one image or sound, of the oldest task first; it needs a separate batch.
+    def _begin_encoding(self, runnable: list[Slot]) -> list[Slot]:
+        """Let the next image or sound of each task be encoded, of the oldest task first.
 
-        Return the slots that still take part: tasks wait for the encoder, may be preempted for the
-        image, or fail.
+        Return the slots that need not wait for that.
         """
-        reading = [slot for slot in runnable if slot.state is SlotState.PREFILL]
-        ready = [
-            slot
-            for slot in reading
-            if len(slot.tokens) in slot.active.task.media and not slot.active.awaits_prefix
-        ]
-        ready.sort(key=lambda slot: slot.active.order)
-        waiting = [slot for slot in ready if not self._is_encoded(slot)]
-        runnable = [slot for slot in runnable if slot not in waiting]
-        slot = next((slot for slot in ready if slot not in waiting), None)
-        if slot is None:
+        encoder = self._backend.encoder
+        if encoder is None:
             return runnable
+        waiting: list[Slot] = []
+        for slot in sorted(runnable, key=lambda slot: slot.active.order):
+            if slot.state is SlotState.PREFILL and not slot.active.awaits_prefix:
+                found = piece_at(slot.active.task.media, len(slot.tokens))
+                if found is not None and not encoder.begin(found[1]):
+                    waiting.append(slot)
+        return [slot for slot in runnable if slot not in waiting]
+
+    def _read_media(self, part: MediaRows) -> None:
+        """Read rows of an image or a sound; other tasks may be preempted for their cells."""
         self._outbox.flush()
+        self.progress.expect(part.n * self._budget.token_s)
         is_wanted = True
-        while is_wanted and not self._has_read_media(slot):
-            is_wanted = self._preemption.make_room_for_media(slot)
-        ended = self.results.finished
-        return [slot for slot in runnable if not (slot.active.is_preempted or slot in ended)]
+        while is_wanted and not self._has_read_media(part):
+            is_wanted = self._preemption.make_room_for_media(part.slot)
 
-    def _is_encoded(self, slot: Slot) -> bool:
-        """Whether the image or sound that comes next can be read; if not, it is encoded."""
-        encoder, piece = self._backend.encoder, slot.active.task.media[len(slot.tokens)]
-        return encoder is None or encoder.begin(piece)
-
-    def _has_read_media(self, slot: Slot) -> bool:
-        """Read an image or sound, or fail its task; return False if it found no cells."""
-        task, start = slot.active.task, len(slot.tokens)
-        piece = task.media[start]
-        # An embedding that was dropped since is computed again, in the same call.
-        self.progress.expect_media(1, piece.rows * self._budget.token_s)
+    def _has_read_media(self, part: MediaRows) -> bool:
+        """Read them, or fail their task; return False if they found no cells."""
+        slot, n_before = part.slot, len(part.slot.tokens)
+        start = slot.n_pos - min(part.first, part.piece.n_pos)
         try:
-            self._backend.decode_media(slot.id, slot.n_pos, piece)
+            self._backend.decode_media(slot.id, start, part.piece, range(part.first, part.end))
         except CacheFull:
             return False
         except DecodeFailed as error:
             self._fail_batch([slot], error)
         else:
-            slot.append(task.prompt[start : start + piece.rows])
-            self._count_read(slot, piece.rows)
+            slot.append(slot.active.task.prompt[n_before : n_before + part.n])
+            self._count_read(slot, part.n)
         return True
+
+    def _takes_part(self, row: BatchRow) -> bool:
+        """Return whether the task of a row was neither preempted nor failed after the plan."""
+        slot = self._slots[row.seq]
+        return not slot.active.is_preempted and slot not in self.results.finished
 
     # ---- the batch ----------------------------------------------------------------------------
 
@@ -231,8 +233,9 @@ class Step:
     def _count_read(self, slot: Slot, n: int) -> None:
         """Count tokens of a prompt that were computed."""
         self._counters.read(slot.active.account, n)
-        self._cache.note(slot)
-        self._cache.checkpoints.make(slot)
+        if not slot.has_part:
+            self._cache.note(slot)
+            self._cache.checkpoints.make(slot)
 
     def _fail_batch(self, slots: Sequence[Slot], error: DecodeFailed) -> None:
         """Fail the tasks of a batch that was not computed."""

@@ -190,17 +190,11 @@ class LlamaBackend:
         """Read pieces as slots save them."""
         return open_saved(saved)
 
-    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
-        """Decode one image or sound into a sequence."""
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece, rows: range) -> None:
+        """Decode rows of an image or a sound into a sequence."""
         assert self._media is not None
         self._outputs = None
-        try:
-            self._media.decode(piece, self._context, seq, pos, self.n_batch)
-        except CacheFull:
-            # A large image is decoded in parts, of which the first may have found cells.
-            if lib.llama_memory_seq_rm(self._memory, seq, pos, -1):
-                raise
-            raise DecodeFailed("an image has found cells in part", fatal=False) from None
+        self._media.decode(piece, rows, self._context, seq, pos)
 
     def remove(self, seq: int, start: int) -> None:
         """Remove a sequence's cells from `start` on."""

@@ -162,6 +162,11 @@ class PrefixCache:
         self.unindex(slot, n)
         return n
 
+    def drop_part(self, slot: Slot) -> None:
+        """Remove an image or a sound that a busy slot has read in part."""
+        if slot.has_part:
+            self.cut(slot, whole_pieces(slot.active.task.media, len(slot.tokens)))
+
     def unindex(self, slot: Slot, n: int = 0) -> None:
         """Remove a slot's tokens from `n` on from the index, because they are about to change."""
         self.report(slot, slot.chain.cut(n))
@@ -214,8 +219,8 @@ class PrefixCache:
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
         has_absorbed = is_wanted and self._absorb(slot)
         own = min(self.index.n_own(slot.id), len(slot.tokens) - n)
-        is_worth_it = has_absorbed or (is_wanted and own >= MIN_KEPT)
-        if to_host or not is_worth_it or not (self._free or self._free_number()):
+        is_worth_it = not to_host and (has_absorbed or (is_wanted and own >= MIN_KEPT))
+        if not (is_worth_it and (self._free or self._evict_oldest(self._branches.values()))):
             self._evicted(slot)
             return
         seq, namespace = self._free.pop(), slot.namespace
@@ -283,6 +288,7 @@ class PrefixCache:
 
     def give_up(self, slot: Slot, *, copies: bool = True) -> None:
         """Free all cells of a busy slot; with `copies` the host's memory may keep a beginning."""
+        self.drop_part(slot)
         if self.is_on and copies:
             self._transfer.save(slot, is_last=True)
         self.cut(slot, 0)
@@ -355,10 +361,6 @@ class PrefixCache:
             slot.n_shared = max(slot.n_shared, source.n)
         if slot.state is SlotState.IDLE:
             slot.last_used = self.tick()
-
-    def _free_number(self) -> bool:
-        """Evict the least recently used branch to free its number."""
-        return self._evict_oldest(self._branches.values())
 
     def _evict_oldest(self, candidates: Iterable[Idle]) -> bool:
         """Evict a sequence; a copy goes to the host's memory if that has room."""

@@ -110,7 +110,7 @@ class Checkpoints:
         """
         found = {
             slot.id: last_stop(
-                len(slot.tokens),
+                -1 if slot.has_part else len(slot.tokens),
                 slot.checkpoints,
                 min(common_prefix(slot.tokens, prompt), len(prompt) - 1),
             )

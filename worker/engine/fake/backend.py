@@ -304,15 +304,16 @@ class FakeBackend:
             raise ValueError("no piece")
         return [MediaPiece(3, data.hex(), n_rows=4, saved=data) for data in saved]
 
-    def decode_media(self, seq: int, pos: int, piece: MediaPiece) -> None:
+    def decode_media(self, seq: int, pos: int, piece: MediaPiece, rows: range) -> None:
         """Append placeholders to a sequence."""
         cells = self._cells.setdefault(seq, [])
-        assert pos == count_positions(cells), f"seq {seq} continues at {count_positions(cells)}"
-        if self.n_used + piece.rows > self.n_cells:
+        n_before = count_positions(cells) - min(rows.start, piece.n_pos)
+        assert pos == n_before, f"seq {seq} continues at {n_before}"
+        if self.n_used + len(rows) > self.n_cells:
             raise CacheFull
-        cells += map(Cell, piece.placeholders)
+        cells += map(Cell, piece.placeholders[rows.start : rows.stop])
         self.states.ends[seq] = len(cells)
-        self._record.add(piece.rows, 0)
+        self._record.add(len(rows), 0)
 
     def remove(self, seq: int, start: int) -> None:
         """Forget a sequence from `start` on."""

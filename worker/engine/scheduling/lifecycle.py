@@ -151,6 +151,7 @@ class TaskLifecycle:
         self.n_busy -= 1
         self._counters.accounts.close(slot.active.account)
         try:
+            self._cache.drop_part(slot)
             slot.end(self._cache.tick())
             if self._drafter is not None:
                 self._drafter.learn(slot.id, slot.tokens)

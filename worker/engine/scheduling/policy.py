@@ -5,14 +5,37 @@ cache is full.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from worker.engine.backend import Backend, BatchRow
 from worker.engine.cache.self_extend import SelfExtend
-from worker.engine.media import text_until
+from worker.engine.media import MediaPiece, piece_at, text_until
 from worker.engine.prompt_logprobs import is_probed, read_limits
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.slot import Slot, SlotState
 from worker.engine.speculation.draft import Speculator
+
+
+class MediaRows(NamedTuple):
+    """Rows of an image or a sound in the prompt of a slot, which are a batch of their own."""
+
+    slot: Slot
+    piece: MediaPiece
+    first: int
+    """How many of its rows were read before."""
+    n: int
+
+    @property
+    def end(self) -> int:
+        """How many of its rows have been read after this step."""
+        return self.first + self.n
+
+
+class StepPlan(NamedTuple):
+    """What a step computes: the rows of a batch, and before it at most one part of an image."""
+
+    rows: list[BatchRow]
+    media: MediaRows | None = None
 
 
 class StepPolicy:
@@ -27,22 +50,22 @@ class StepPolicy:
         self._speculator = speculator
         self._extend = extend
 
-    def plan(self, slots: Sequence[Slot], budget: StepBudget) -> list[BatchRow]:
+    def plan(self, slots: Sequence[Slot], budget: StepBudget) -> StepPlan:
         """Return the decoding slots' rows, then prompts in the order of `reading_order`.
 
         `slots` are the busy ones that may take part; each has at most one row. No row at all means
         that each slot waits for what another one reads.
         """
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
-        prompts: list[BatchRow] = []
+        prompts = StepPlan([])
         if len(decoding) < len(slots):
-            prompts = self._prompt_rows(slots, decoding, budget)
-        n_free = self._n_batch - len(decoding) - sum(len(row.tokens) for row in prompts)
-        return self._speculator.rows(decoding, n_free) + prompts
+            prompts = self._prompts(slots, decoding, budget)
+        n_free = self._n_batch - len(decoding) - sum(len(row.tokens) for row in prompts.rows)
+        return StepPlan(self._speculator.rows(decoding, n_free) + prompts.rows, prompts.media)
 
-    def _prompt_rows(
+    def _prompts(
         self, slots: Sequence[Slot], decoding: Sequence[Slot], budget: StepBudget
-    ) -> list[BatchRow]:
+    ) -> StepPlan:
         """Return pieces of prompts, up to the budget beside the tokens of `decoding`."""
         n_streams = sum(slot.active.response is None for slot in decoding)
         # A task that pauses after its prompt is not waiting for its first token.
@@ -51,12 +74,14 @@ class StepPolicy:
         )
         n_left = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
         readable = self._readable(reading_order(slots, budget.token_s), len(decoding))
-        rows: list[BatchRow] = []
+        plan = StepPlan([])
         for slot, n_readable in readable:
-            if n := _without_single(min(n_left, n_readable), n_readable):
-                rows.append(prompt_row(slot, n))
-                n_left -= n
-        return rows or [prompt_row(slot, 1) for slot, _ in readable[:1]]
+            n = _without_single(min(n_left, n_readable), n_readable)
+            plan, n_read = _with(plan, slot, n)
+            n_left = max(0, n_left - n_read)
+        if readable and plan == StepPlan([]):
+            plan, _ = _with(plan, readable[0][0], 1)
+        return plan
 
     def _readable(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
         """Return the slots that can read now, and how many tokens each can read at most."""
@@ -66,12 +91,18 @@ class StepPolicy:
         return [(slot, min(n, limits.get(slot.id, n))) for slot, n in found]
 
     def _n_readable(self, slot: Slot) -> int:
-        """Count a slot's prompt tokens up to the next image, sound or stop, and up to its room."""
-        n = slot.n_prompt_left
+        """Count a slot's prompt tokens up to the next image, sound or stop, and up to its room.
+
+        In an image or a sound, those are the rows that are left of it.
+        """
+        n, at, media = slot.n_prompt_left, len(slot.tokens), slot.active.task.media
         if slot.active.is_resumed:
             n = min(n, slot.room)
-        n = text_until(slot.active.task.media, len(slot.tokens), n)
-        n = slot.active.until_stop(len(slot.tokens), n)
+        if found := piece_at(media, at):
+            start, piece = found
+            n = start + piece.rows - at
+        else:
+            n = slot.active.until_stop(at, text_until(media, at, n))
         return n if self._extend is None else min(n, self._extend.room(slot))
 
 
@@ -91,6 +122,22 @@ def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
             slot.active.order,
         ),
     )
+
+
+def _with(plan: StepPlan, slot: Slot, n: int) -> tuple[StepPlan, int]:
+    """Add the next `n` tokens of a slot's prompt to a plan; return it and how many were added.
+
+    Of images and sounds a step reads one, or a part of one.
+    """
+    found = piece_at(slot.active.task.media, len(slot.tokens))
+    if found is None:
+        return (StepPlan([*plan.rows, prompt_row(slot, n)], plan.media), n) if n else (plan, 0)
+    if plan.media is not None:
+        return plan, 0
+    start, piece = found
+    n = piece.rows if piece.is_undivided else n
+    media = MediaRows(slot, piece, len(slot.tokens) - start, n)
+    return (plan._replace(media=media), n) if n else (plan, 0)
 
 
 def prompt_row(slot: Slot, n: int) -> BatchRow:

@@ -139,7 +139,7 @@ class LlamaEmbedder:
             message = f"an image has {n} tokens, more than --ubatch-size {self.n_batch} allows"
             raise InvalidRequest(message)
         self._watch.begin()
-        self._media.decode(piece, self._context, seq, pos, self.n_batch)
+        self._media.decode(piece, range(n), self._context, seq, pos)
         return self._rows(0, n).copy()
 
     def forget(self, seq: int) -> None:

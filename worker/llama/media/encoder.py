@@ -56,9 +56,15 @@ class MediaEncoder:
         return 0.0 if encoding is None or encoding.embedding.done() else encoding.started_s
 
     def begin(self, piece: MediaPiece) -> bool:
-        """Return whether a piece can be taken; if not, begin it unless another one is encoded."""
+        """Return whether a piece can be taken; if not, begin it unless another one is encoded.
+
+        Its handle keeps the embedding: others that are encoded meanwhile may need its place.
+        """
         self._collect()
-        if piece.key in self._known or piece.key == self._failed[0]:
+        if piece.key in self._known:
+            self._known.move_to_end(piece.key)
+            piece.handle.embedding = self._known[piece.key]
+        if piece.handle.embedding is not None or piece.key == self._failed[0]:
             return True
         if self._encoding is None:
             self._start(piece)
@@ -67,7 +73,7 @@ class MediaEncoder:
     def take(self, piece: MediaPiece) -> Floats:
         """Return the embedding of a piece, float32, a row for each of its cells.
 
-        One that was not begun, or has been dropped since, is encoded now. Raises `DecodeFailed`.
+        One that was not begun is encoded now. Raises `DecodeFailed`.
         """
         while not self.begin(piece):
             assert self._encoding is not None
@@ -76,8 +82,8 @@ class MediaEncoder:
         if error is not None and key == piece.key:
             self._failed = ("", None)
             raise error
-        self._known.move_to_end(piece.key)
-        return self._known[piece.key]
+        embedding: Floats = piece.handle.embedding
+        return embedding
 
     def close(self) -> None:
         """End the thread, once it has encoded what it has begun."""

@@ -10,6 +10,7 @@ from typing import Any
 import llama_cpp.mtmd_cpp as mtmd
 
 from worker.engine.media import MediaPiece
+from worker.llama.media.values import Floats
 
 TEXT = 0
 """Type of a chunk of tokens."""
@@ -20,12 +21,18 @@ class MediaChunk:
 
     def __init__(self, chunk: Any) -> None:
         self.raw = mtmd.mtmd_input_chunk_copy(chunk)
+        self.embedding: Floats | None = None
+        """What the encoder made of it, from then on until all of its rows are read."""
         self._free = weakref.finalize(self, mtmd.mtmd_input_chunk_free, self.raw)
 
 
-def read_piece(chunk: Any, seen: Counter[str]) -> MediaPiece:
+def read_piece(context: Any, chunk: Any, seen: Counter[str]) -> MediaPiece:
     """Name a chunk by its content; a large image becomes several chunks, told apart by a count."""
-    return replace(_known(chunk, seen, _saved(chunk)), handle=MediaChunk(chunk))
+    return replace(
+        _known(chunk, seen, _saved(chunk)),
+        handle=MediaChunk(chunk),
+        is_undivided=bool(mtmd.mtmd_decode_use_non_causal(context, chunk)),
+    )
 
 
 def open_saved(saved: Sequence[bytes]) -> list[MediaPiece]:

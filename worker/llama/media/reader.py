@@ -23,6 +23,7 @@ from worker.llama.media.decode_cost import extra_decode_cost
 from worker.llama.media.encoder import MediaEncoder
 from worker.llama.media.picture import decode_picture
 from worker.llama.media.pieces import TEXT, read_piece
+from worker.llama.media.rows import EmbeddingBatch, row_positions
 from worker.llama.media.size import is_sound, max_sound_s, n_pixels, n_samples
 from worker.llama.media.values import check_samples
 from worker.llama.model import FLASH_ATTN
@@ -101,26 +102,25 @@ class MediaReader:
             for bitmap in bitmaps:
                 mtmd.mtmd_bitmap_free(bitmap)
 
-    def decode(self, piece: MediaPiece, context: Any, seq: int, pos: int, n_batch: int) -> None:
-        """Put a piece into a sequence; it is encoded first, unless that was done lately."""
-        embedding = self.encoder.take(piece)
-        after = lib.llama_pos(0)
-        code = mtmd.mtmd_helper_decode_image_chunk(
-            self._context,
-            context,
-            piece.handle.raw,
-            embedding.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-            pos,
-            seq,
-            n_batch,
-            ctypes.byref(after),
-            ctypes.cast(0, mtmd.mtmd_helper_post_decode_callback),
-            None,
-        )
+    def decode(self, piece: MediaPiece, rows: range, context: Any, seq: int, pos: int) -> None:
+        """Put rows of a piece, which begins at `pos`, into a sequence, as one batch."""
+        embedding = self.encoder.take(piece).reshape(piece.rows, -1)
+        positions = row_positions(self._context, piece.handle.raw, pos)
+        part = slice(rows.start, rows.stop)
+        batch = EmbeddingBatch(embedding[part], positions[:, part], seq)
+        if piece.is_undivided:
+            lib.llama_set_causal_attn(context, False)
+        try:
+            code = int(lib.llama_decode(context, batch.raw))
+        finally:
+            if piece.is_undivided:
+                lib.llama_set_causal_attn(context, True)
         if code == 1:
             raise CacheFull
         if code != 0:
             raise DecodeFailed(f"decoding media returned {code}", fatal=code < -1)
+        if rows.stop == piece.rows:
+            piece.handle.embedding = None
 
     def close(self) -> None:
         """Free the projector; the pieces must be gone."""
@@ -201,19 +201,19 @@ class MediaReader:
                 texts = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
                 tokens += [int(texts[k]) for k in range(n.value)]
                 continue
-            self._check_size(chunk, len(pieces))
-            piece = read_piece(chunk, seen)
+            piece = read_piece(self._context, chunk, seen)
+            self._check_size(piece, len(pieces))
             pieces[len(tokens)] = piece
             tokens += piece.placeholders
         if tokens and tokens[-1] < 0:
             raise InvalidRequest("a prompt must not end with an image or a sound", param="prompt")
         return tokens, pieces
 
-    def _check_size(self, chunk: Any, place: int) -> None:
+    def _check_size(self, piece: MediaPiece, place: int) -> None:
         """Refuse what llama.cpp would abort on: such a piece must fit one physical batch."""
-        n_tokens = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
-        if mtmd.mtmd_decode_use_non_causal(self._context, chunk) and n_tokens > self._n_ubatch:
+        if piece.is_undivided and piece.rows > self._n_ubatch:
             raise MediumRefused(
-                f"an image has {n_tokens} tokens, more than --ubatch-size {self._n_ubatch} allows",
+                f"an image has {piece.rows} tokens, more than --ubatch-size {self._n_ubatch}"
+                " allows",
                 place,
             )

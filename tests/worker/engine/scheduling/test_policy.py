@@ -135,7 +135,7 @@ def policy() -> StepPolicy:
 
 def chunks(policy: StepPolicy, slots: Sequence[Slot], n: int, token_s: float) -> dict[int, int]:
     budget = StepBudget(1.0, 4096, token_s=token_s, idle_target_s=n * token_s)
-    return {row.seq: len(row.tokens) for row in policy.plan(slots, budget)}
+    return {row.seq: len(row.tokens) for row in policy.plan(slots, budget).rows}
 
 
 def test_a_short_prompt_passes_a_long_one_and_takes_what_it_needs(policy: StepPolicy) -> None:

@@ -21,6 +21,7 @@ class Handle:
 
     def __init__(self, raw: int) -> None:
         self.raw = raw
+        self.embedding: Any = None
 
 
 class HeldMtmd:
@@ -107,3 +108,17 @@ def test_the_latest_embeddings_are_kept(
     for number in (1, 2, 1, 3, 1, 2):
         encoder.take(piece(number))
     assert mtmd.encoded == [1, 2, 3, 2]
+
+
+def test_what_is_encoded_stays_until_it_is_read_however_many_follow(
+    encoder: MediaEncoder, mtmd: HeldMtmd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise two that do not fit would push each other out for ever."""
+    mtmd.gate.set()
+    monkeypatch.setattr(module, "_KEPT_BYTES", 1)
+    first = piece(1)
+    encoder.take(first)
+    assert [encoder.take(piece(number))[0] for number in (2, 3)] == [2, 3]
+    assert encoder.begin(first)
+    assert encoder.take(first)[0] == 1
+    assert mtmd.encoded == [1, 2, 3]

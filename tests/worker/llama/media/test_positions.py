@@ -1,9 +1,12 @@
 """Images with M-RoPE: they take more cells than positions, as in all of Qwen's vision models."""
 
+import ctypes
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import llama_cpp.llama_cpp as lib
+import llama_cpp.mtmd_cpp as mtmd
 import pytest
 
 from protocol.wire.messages import TaskKey
@@ -13,9 +16,10 @@ from tests.models.qwen2vl import write_qwen2vl, write_qwen2vl_projector
 from tests.worker.conftest import serving
 from tests.worker.engine.media.test_media import png
 from tests.worker.served import Answer, Served
-from worker.engine.backend import BatchRow
-from worker.engine.media import count_positions
+from worker.engine.backend import Backend, BatchRow
+from worker.engine.media import MediaPiece, count_positions
 from worker.engine.task import EngineTask
+from worker.llama.backend import LlamaBackend
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -88,6 +92,66 @@ def test_images_in_ram_come_back(seeing: Served) -> None:
     assert again.text == expected
 
 
+@pytest.mark.parametrize("size", [9, 300])
+def test_rows_lie_where_libmtmd_puts_them(seeing: Served, size: int) -> None:
+    """What is in the cache is, to the last bit, what its own helper writes."""
+    cache, backend = seeing.engine.cache, seeing.backend
+    while cache.evict():
+        pass
+    asked = task(seeing, 1, "Look: * here", LARGE)
+    ((start, piece),) = asked.media.items()
+    states = []
+    for decode in (in_parts, by_its_helper):
+        backend.decode([BatchRow(0, 0, asked.prompt[:start], False)])
+        decode(backend, piece, start, size)
+        states.append(bytes(backend.states.copy(0)))
+        backend.remove(0, 0)
+    assert states[0] == states[1]
+
+
+def in_parts(backend: Backend, piece: MediaPiece, start: int, size: int) -> None:
+    for first in range(0, piece.rows, size):
+        backend.decode_media(0, start, piece, range(first, min(first + size, piece.rows)))
+
+
+def by_its_helper(backend: LlamaBackend, piece: MediaPiece, start: int, size: int) -> None:
+    reader, after = backend._media, lib.llama_pos(0)
+    assert reader is not None
+    code = mtmd.mtmd_helper_decode_image_chunk(
+        reader._context,
+        backend._context,
+        piece.handle.raw,
+        reader.encoder.take(piece).ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
+        start,
+        0,
+        size,
+        ctypes.byref(after),
+        ctypes.cast(0, mtmd.mtmd_helper_post_decode_callback),
+        None,
+    )
+    assert (code, after.value) == (0, start + piece.n_pos)
+
+
+@pytest.mark.parametrize("images", [[LARGE], [WIDE, LARGE], [LARGE, TALL]])
+def test_an_image_that_is_read_in_parts_gives_the_same_text(
+    seeing: Served, monkeypatch: pytest.MonkeyPatch, images: list[bytes]
+) -> None:
+    text = " and ".join("*" * len(images)) + " here"
+    whole = ask(seeing, 1, text, *images, cached=False)
+    calls, decode = [], seeing.backend.decode_media
+
+    def decode_media(seq: int, pos: int, piece: MediaPiece, rows: range) -> None:
+        calls.append(len(rows))
+        decode(seq, pos, piece, rows)
+
+    monkeypatch.setattr(seeing.backend, "decode_media", decode_media)
+    monkeypatch.setattr(seeing.engine._step._budget, "idle_target_s", 1e-9)
+    in_parts = ask(seeing, 2, text, *images, cached=False)
+    assert max(calls) <= 16
+    assert sum(calls) == sum(piece.rows for piece in task(seeing, 3, text, *images).media.values())
+    assert in_parts.text == whole.text
+
+
 def test_a_sequence_may_end_in_an_image(seeing: Served) -> None:
     """As of a task that was cancelled between an image and the text behind it."""
     cache, backend = seeing.engine.cache, seeing.backend
@@ -96,7 +160,7 @@ def test_a_sequence_may_end_in_an_image(seeing: Served) -> None:
     asked = task(seeing, 1, "Look: * here", WIDE)
     ((start, piece),) = asked.media.items()
     backend.decode([BatchRow(0, 0, asked.prompt[:start], False)])
-    backend.decode_media(0, start, piece)
+    backend.decode_media(0, start, piece, range(piece.rows))
     state = backend.states.copy(0)
     assert backend.states.put(1, state, start + piece.n_pos)
     assert bytes(backend.states.copy(1))[:8] == bytes(state)[:8]
