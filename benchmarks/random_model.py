@@ -1,16 +1,17 @@
-"""Writes a Llama of any size with random weights and a real vocabulary: for speed, not for sense.
+"""Writes a model of any size with random weights and a real vocabulary: for speed, not for sense.
 
-python -m benchmarks.random_model FILE [--gigabytes 4] [--type Q4_0] [--width 4096]
+python -m benchmarks.random_model FILE [--gigabytes 4] [--type Q4_0] [--width 4096] [--window 0]
     [--vocabulary FILE]
 
 The layers are Llama 3 8B's (14,336 wide in the middle, 8 of 32 heads for keys and values), as many
-as fill the size; vocabulary and chat template are those of the embedded model.
+as fill the size; vocabulary and chat template are those of the embedded model. With a window they
+are Gemma 3's of the same size: five of six see so many tokens, the sixth all of them.
 """
 
 import argparse
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -41,11 +42,18 @@ class Sizes:
     n_head_kv: int
     n_vocab: int
     n_layers: int
+    window: int = 0
+    """Tokens that most layers see; 0: all layers see all."""
+
+    @property
+    def head(self) -> int:
+        """Values of a head."""
+        return self.n_embd // self.n_head
 
     @property
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Return every tensor with its shape, rows first."""
-        n_kv = self.n_embd // self.n_head * self.n_head_kv
+        n_kv = self.head * self.n_head_kv
         layer = {
             "attn_norm": (self.n_embd,),
             "attn_q": (self.n_embd, self.n_embd),
@@ -57,6 +65,9 @@ class Sizes:
             "ffn_up": (self.n_ff, self.n_embd),
             "ffn_down": (self.n_embd, self.n_ff),
         }
+        if self.window:
+            layer |= dict.fromkeys(("post_attention_norm", "post_ffw_norm"), (self.n_embd,))
+            layer |= dict.fromkeys(("attn_q_norm", "attn_k_norm"), (self.head,))
         numbered = itertools.product(range(self.n_layers), layer.items())
         return {
             "token_embd.weight": (self.n_vocab, self.n_embd),
@@ -79,8 +90,9 @@ def sizes(width: int, n_vocab: int, n_bytes: float, kind: gguf.GGMLQuantizationT
 
 def write(path: Path, of: Sizes, kind: gguf.GGMLQuantizationType, vocabulary: Path) -> None:
     """Write the file, a tensor at a time."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(f"random llama, {of.n_layers} layers of {of.n_embd}")
+    arch = "gemma3" if of.window else "llama"
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(f"random {arch}, {of.n_layers} layers of {of.n_embd}")
     writer.add_context_length(131072)
     writer.add_embedding_length(of.n_embd)
     writer.add_feed_forward_length(of.n_ff)
@@ -88,7 +100,11 @@ def write(path: Path, of: Sizes, kind: gguf.GGMLQuantizationType, vocabulary: Pa
     writer.add_head_count(of.n_head)
     writer.add_head_count_kv(of.n_head_kv)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(of.n_embd // of.n_head)
+    writer.add_rope_dimension_count(of.head)
+    if of.window:
+        writer.add_sliding_window(of.window)
+        writer.add_key_length(of.head)
+        writer.add_value_length(of.head)
     _copy_vocabulary(writer, vocabulary)
     for name, shape in of.tensors.items():
         stored, dtype = _stored(shape, kind)
@@ -175,11 +191,13 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=4.0)
     parser.add_argument("--type", choices=[kind.name for kind in _BLOCKS], default="Q4_0")
     parser.add_argument("--width", type=int, default=4096)
+    parser.add_argument("--window", type=int, default=0, help="tokens; 0 is none")
     parser.add_argument("--vocabulary", type=Path, help="another file to take it from")
     args = parser.parse_args()
     kind = gguf.GGMLQuantizationType[args.type]
     vocabulary = args.vocabulary or Path(find_model(""))
     of = sizes(args.width, vocabulary_size(vocabulary), args.gigabytes * 1e9, kind)
+    of = replace(of, window=args.window)
     write(args.file, of, kind, vocabulary)
     print(f"{args.file}: {args.file.stat().st_size / 1e9:.2f} GB, {of.n_layers} layers")
 

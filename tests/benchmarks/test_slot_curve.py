@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -62,10 +63,13 @@ def test_layers_fill_the_size_and_there_is_one_at_least() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize("kind", ["Q4_0", "Q8_0"])
-def test_llama_cpp_loads_a_random_model_and_decodes_with_it(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "window"), [("Q4_0", 0), ("Q8_0", 0), ("Q4_0", 16)])
+def test_llama_cpp_loads_a_random_model_and_decodes_with_it(
+    tmp_path: Path, kind: str, window: int
+) -> None:
     file = tmp_path / "random.gguf"
     of = random_model.sizes(128, random_model.vocabulary_size(Path(find_model(""))), 0, Q4_0)
+    of = replace(of, window=window)
     random_model.write(file, of, gguf.GGMLQuantizationType[kind], Path(find_model("")))
     command = [sys.executable, "-m", "benchmarks.engine", "--model", str(file), "--predict", "4"]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
