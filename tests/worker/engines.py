@@ -44,7 +44,9 @@ class Rig:
     is_unified: bool = True
     """All sequences share one cache; otherwise each slot has a cache of `n_ctx` cells."""
     needs_checkpoints: bool = False
-    """Sequences can be cut only at their ends and at checkpoints."""
+    """Sequences can be cut only near their ends and at checkpoints."""
+    window: int = 0
+    """How many of the last tokens can be cut then."""
     n_checkpoints: int = 32
     host_bytes: int = 0
     context_shift: bool = False
@@ -74,6 +76,7 @@ class Rig:
         self.backend = FakeBackend(config)
         self.backend.is_unified = self.is_unified
         self.backend.states.needs_checkpoints = self.needs_checkpoints
+        self.backend.states.window = self.window
         self.backend.states.can_cut = self.can_copy_parts
         self.engine = Engine(
             self.backend,

@@ -61,7 +61,7 @@ class SequenceState(Protocol):
     can_cut: bool
     """Whether a part of a sequence can be copied; otherwise only the whole."""
     needs_checkpoints: bool
-    """Whether a sequence can be cut only at its end and at checkpoints."""
+    """Whether a sequence can be cut only from `first_cut` on, and at checkpoints."""
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as the library writes it into a file."""
@@ -83,6 +83,13 @@ class SequenceState(Protocol):
 
     def checkpoint(self, seq: int) -> State:
         """Return what of a sequence cannot be cut, as of its last token."""
+
+    def first_cut(self, seq: int) -> int:
+        """Return the first position from which on a sequence can be cut without a checkpoint.
+
+        Its end, or with sliding windows the first whose whole window is still there. Only if
+        `needs_checkpoints`.
+        """
 
     def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Cut a sequence at a checkpoint of its own or of one that shares its cells until there.

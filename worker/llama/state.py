@@ -20,7 +20,7 @@ from protocol.errors import ErrorCode, TaskError
 from protocol.scaled_file import split_scale
 from worker.engine.sequence_state import NUMBER, Checkpoint, State, spread
 from worker.llama import library
-from worker.llama.model import can_cut_anywhere, spare_sequence
+from worker.llama.model import can_cut_anywhere, is_recurrent, spare_sequence
 from worker.llama.streams import Streams
 
 _IO_MAGIC = 0xAF143CD8
@@ -47,6 +47,9 @@ class LlamaStates:
         self._memory = lib.llama_get_memory(context)
         model = lib.llama_get_model(context)
         self.needs_checkpoints = not can_cut_anywhere(model)
+        is_windowed = self.needs_checkpoints and not is_recurrent(model)
+        self._window = int(lib.llama_model_n_swa(model)) if is_windowed else 0
+        """Tokens that a layer sees; 0 with recurrent layers, which cannot be cut anywhere."""
         self._has_places = lib.llama_model_rope_type(model) in _PLACED
         n_streams = 1 if config.kv_unified else config.n_slots
         # With sliding windows or recurrent memory a state is not that of one plain cache.
@@ -134,6 +137,14 @@ class LlamaStates:
     def checkpoint(self, seq: int) -> State:
         """Return the states of recurrent layers and the cells of sliding windows."""
         return self._read(seq, _PARTIAL)
+
+    def first_cut(self, seq: int) -> int:
+        """Return the end, or where windows are whole: llama.cpp reuses cells that left them."""
+        n_past = self._n_past(seq)
+        if self._window <= 0:
+            return n_past
+        first = int(lib.llama_memory_seq_pos_min(self._memory, seq))
+        return min(n_past, first + self._window if first > 0 else 0)
 
     def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Put those states and windows back, and cut all other cells."""

@@ -89,16 +89,16 @@ class PrefixCache:
         """Find the sequence that holds most of a prompt's first `n_max` tokens, to take them."""
         if not self.can_share:
             return None
-        match = self.holders(
-            namespace, prompt[: n_max + 1] if self.checkpoints.is_needed else prompt
-        )
+        match = self.holders(namespace, prompt[: n_max + 1])
         n = min(match.n, n_max)
         return CachedPrefix(min(match.keys), n) if n > 0 else None
 
-    def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
+    def holders(
+        self, namespace: CacheNamespace, prompt: Sequence[int], *, are_own: bool = False
+    ) -> RadixMatch:
         """Return how many leading tokens of a prompt can be had, and which sequences hold them."""
         if self.checkpoints.is_needed:
-            return self.checkpoints.holders(namespace, prompt)
+            return self.checkpoints.holders(namespace, prompt, are_own=are_own)
         return self.index.longest(namespace, prompt)
 
     def n_alike(self, namespace: CacheNamespace, prompt: Sequence[int]) -> int:

@@ -1,9 +1,9 @@
 """Checkpoints: how a prefix is used again where memory cannot be cut anywhere.
 
 A recurrent layer has one state for all that was read, and a sliding window keeps only its last
-tokens. Such a sequence can go on from its end, or from a place where a checkpoint was made: a copy
-of that state or window in the host's memory. The rest of the model's memory, if it has any, stays
-in the context and is cut there.
+tokens. Such a sequence can go on from its end, from a place whose whole window is still there, or
+from one where a checkpoint was made: a copy of that state or window in the host's memory. The rest
+of the model's memory, if it has any, stays in the context and is cut there.
 
 Checkpoints are made where later prompts are likely to part from this one: where this prompt parts
 from those that are known (as in Marconi, Pan et al., 2024), and just before its end, where a chat
@@ -17,7 +17,7 @@ from worker.engine.backend import Backend
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixMatch
 from worker.engine.cache.sequences import CacheLimits, last_stop
-from worker.engine.media import whole_pieces
+from worker.engine.media import count_positions, whole_pieces
 from worker.engine.sequence_state import Checkpoint
 from worker.engine.slot import CacheNamespace, Slot, SlotTask
 
@@ -43,7 +43,7 @@ class Checkpoints:
         self._slots = slots
         self._limits = limits
         self.is_needed = backend.states.needs_checkpoints
-        """Whether a sequence can be cut only at its end and at checkpoints."""
+        """Whether a sequence can be cut only near its end and at checkpoints."""
 
     # ---- making them --------------------------------------------------------------------------
 
@@ -57,6 +57,7 @@ class Checkpoints:
             n_last = len(run.reading) - BEFORE_END
             for n in (n_last, n_last - EARLIER, self._message_start(run.reading, n_alike)):
                 self._stop_at(run, min(n, n_last))
+            self.make(slot)  # where it was cut
 
     def stop_at(self, run: SlotTask, n: int) -> None:
         """Let a task that reads its prompt make a checkpoint for others that begin alike."""
@@ -65,10 +66,11 @@ class Checkpoints:
 
     def make(self, slot: Slot) -> None:
         """Make a checkpoint if a slot has read up to a place where one is wanted."""
-        if len(slot.tokens) not in slot.active.stops:
+        n = len(slot.tokens)
+        if n not in slot.active.stops or any(each.n == n for each in slot.checkpoints):
             return
         state = self._states.checkpoint(slot.id)
-        slot.checkpoints.append(Checkpoint(len(slot.tokens), slot.n_pos, state))
+        slot.checkpoints.append(Checkpoint(n, slot.n_pos, state))
         if len(slot.checkpoints) > self._limits.n_checkpoints:
             _thin(slot.checkpoints)
         while 0 < self._limits.checkpoint_bytes < self.n_bytes:
@@ -103,20 +105,19 @@ class Checkpoints:
 
     # ---- using them ---------------------------------------------------------------------------
 
-    def holders(self, namespace: CacheNamespace, prompt: Sequence[int]) -> RadixMatch:
+    def holders(
+        self, namespace: CacheNamespace, prompt: Sequence[int], *, are_own: bool = False
+    ) -> RadixMatch:
         """Return how much of a prompt slots hold up to where they can be cut, and which those are.
 
-        One token of the prompt is always left to read.
+        One token of the prompt is always left to read. Of its own cells a slot can use more than
+        another one can take (`last_cut`): those count with `are_own`.
         """
-        found = {
-            slot.id: last_stop(
-                -1 if slot.has_part else len(slot.tokens),
-                slot.checkpoints,
-                min(common_prefix(slot.tokens, prompt), len(prompt) - 1),
-            )
-            for slot in self._slots
-            if slot.namespace == namespace
-        }
+        found = {}
+        for slot in self._slots:
+            if slot.namespace == namespace:
+                n = min(common_prefix(slot.tokens, prompt), len(prompt) - 1)
+                found[slot.id] = self.last_cut(slot, prompt, n) if are_own else _last_stop(slot, n)
         n = max(found.values(), default=0)
         return RadixMatch(n, frozenset(seq for seq, held in found.items() if held == n > 0))
 
@@ -125,8 +126,22 @@ class Checkpoints:
         alike = [slot for slot in self._slots if slot.namespace == namespace]
         return max((common_prefix(slot.tokens, prompt) for slot in alike), default=0)
 
+    def last_cut(self, slot: Slot, prompt: Sequence[int], n: int) -> int:
+        """Return where to cut a slot whose first `n` tokens are those of a prompt.
+
+        Rather at the start of the message in which they part: others may part there as well.
+        """
+        start = self._message_start(prompt, n) if n < len(prompt) - 1 else n
+        for place in (start, n):
+            if self._can_cut(slot, place):
+                return place
+        return _last_stop(slot, n)
+
     def go_back(self, slot: Slot, n: int) -> int:
-        """Cut a slot at its last checkpoint within `n` tokens, or empty it; return where."""
+        """Cut a slot where that is possible last within `n` tokens, or empty it; return where."""
+        if self._can_cut(slot, n):
+            self._backend.remove(slot.id, _position(slot, n))
+            return n
         checkpoint = _last(slot.checkpoints, n)
         if checkpoint is not None and self._states.go_back(slot.id, checkpoint):
             return checkpoint.n
@@ -142,6 +157,22 @@ class Checkpoints:
             return False
         target.checkpoints = [each for each in source.checkpoints if each.n <= n]
         return True
+
+    def _can_cut(self, slot: Slot, n: int) -> bool:
+        """Whether a slot can be cut after `n` tokens, of which the last is no image's."""
+        if not 0 < n < len(slot.tokens) or slot.tokens[n - 1] < 0:
+            return False
+        return _position(slot, n) >= self._states.first_cut(slot.id)
+
+
+def _position(slot: Slot, n: int) -> int:
+    """Return the position behind the first `n` tokens of a slot."""
+    return count_positions(slot.tokens[:n]) if slot.n_saved else n
+
+
+def _last_stop(slot: Slot, n: int) -> int:
+    """Return the last place within `n` of a slot's tokens up to which others can take them."""
+    return last_stop(-1 if slot.has_part else len(slot.tokens), slot.checkpoints, n)
 
 
 def _thin(checkpoints: list[Checkpoint]) -> None:

@@ -317,12 +317,14 @@ class FakeBackend:
 
     def remove(self, seq: int, start: int) -> None:
         """Forget a sequence from `start` on."""
+        if self.states.needs_checkpoints:
+            assert not start or start >= self.states.first_cut(seq)
         ends, start = self.states.ends, index_of(self._cells.get(seq, []), start)
-        assert not self.states.needs_checkpoints or start in (0, ends.get(seq, 0))
         ends[seq] = min(start, ends.get(seq, 0))
         del self._cells.setdefault(seq, [])[start:]
         self._faults.pop(seq, None)
         if start == 0:
+            self.states.first_cuts.pop(seq, None)
             self._n_saved.pop(seq, None)
         else:
             self._note_mark(seq)
@@ -344,6 +346,7 @@ class FakeBackend:
         else:
             cells[:] = map(Cell, held[: index_of(held, end)])
         self.states.ends[target] = self.states.ends.get(source, 0)
+        self.states.first_cuts[target] = count_positions(cells)
         self._note_mark(target)
 
     def regroup(self, seq: int, move: Regroup) -> None:

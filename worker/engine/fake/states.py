@@ -47,6 +47,8 @@ class FakeStates:
     n_streams = 0
     can_cut = True
     needs_checkpoints = False
+    window = 0
+    """How many of the last positions can be cut where checkpoints are needed."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class FakeStates:
         self._note = note
         self.ends: dict[int, int] = {}
         """Where each sequence ends, by what of it cannot be cut."""
+        self.first_cuts: dict[int, int] = {}
+        """First position at which each can be cut; it grows with the sequence."""
 
     def copy(self, seq: int) -> State:
         """Return the tokens of a sequence."""
@@ -82,7 +86,7 @@ class FakeStates:
         cells = self._cells.setdefault(seq, [])
         cells.clear()
         n_tokens = len(state) // 4 - 1
-        self.ends[seq] = n_tokens
+        self.ends[seq] = self.first_cuts[seq] = n_tokens
         if len(state) % 4 or n_tokens < 0 or struct.unpack_from("<I", state)[0] != n_tokens:
             return False
         tokens = struct.unpack_from(f"<{n_tokens}i", state, 4)
@@ -110,13 +114,18 @@ class FakeStates:
         assert self.ends.get(seq, 0) == len(self._cells[seq])
         return self.copy(seq)
 
+    def first_cut(self, seq: int) -> int:
+        """Return the end, or with a window the first position whose window was never left."""
+        end = count_positions(self._cells.get(seq, [])[: self.ends.get(seq, 0)])
+        first = max(0, end - self.window, self.first_cuts.get(seq, 0))
+        self.first_cuts[seq] = first
+        return first
+
     def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Cut a sequence that begins with the tokens of the checkpoint."""
-        cells = self._cells[seq]
-        assert struct.pack(f"<I{checkpoint.n}i", checkpoint.n, *cells[: checkpoint.n]) == bytes(
-            checkpoint.state
-        )
-        del cells[checkpoint.n :]
-        self.ends[seq] = checkpoint.n
+        cells, n = self._cells[seq], checkpoint.n
+        assert struct.pack(f"<I{n}i", n, *cells[:n]) == bytes(checkpoint.state)
+        del cells[n:]
+        self.ends[seq], self.first_cuts[seq] = n, checkpoint.n_pos
         self._note(seq)
         return True

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from worker.engine.cache.cache import PrefixCache
 from worker.engine.cache.prefix import common_prefix, reusable
-from worker.engine.cache.sequences import last_stop
 from worker.engine.media import whole_pieces
 from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
@@ -41,7 +40,7 @@ class Admission:
             alike = [slot for slot in idle if slot.namespace == namespace]
             slot = most_similar(alike, task.reading, self._similarity)
             return slot or min(idle, key=lambda slot: (slot.last_used, slot.id))
-        n, holders = self._cache.holders(namespace, task.reading)
+        n, holders = self._cache.holders(namespace, task.reading, are_own=True)
         holding = [slot for slot in idle if slot.id in holders]
         if holding and n / len(task.reading) > self._similarity > 0:
             return min(holding, key=lambda slot: len(slot.tokens))
@@ -55,8 +54,8 @@ class Admission:
         n_cached = whole_pieces(task.media, n_cached)
         if slot.namespace != namespace or not self._cuts:
             n_cached = 0  # read with other adapters or for another tenant, or cannot be cut
-        if self._cache.checkpoints.is_needed:
-            n_cached = last_stop(len(slot.tokens), slot.checkpoints, n_cached)
+        if (checkpoints := self._cache.checkpoints).is_needed:
+            n_cached = checkpoints.last_cut(slot, task.reading, n_cached)
         if n_cached < len(slot.tokens):
             # The same prompt once more: its answer goes to the cells of the one before, as in
             # llama-server. Behind them the kernels of a CPU would round it otherwise.

@@ -34,6 +34,7 @@ class CacheMachine(RuleBasedStateMachine):
     """One engine whose slots share 320 cells, branches and a host's cache beside them."""
 
     needs_checkpoints = False
+    window = 0
     is_unified = True
     n_cells = 320
 
@@ -48,6 +49,7 @@ class CacheMachine(RuleBasedStateMachine):
             n_branches=2,
             is_unified=self.is_unified,
             needs_checkpoints=self.needs_checkpoints,
+            window=self.window,
             n_checkpoints=4,
             host_bytes=2000,
         )
@@ -192,6 +194,16 @@ CheckpointMachine.TestCase.settings = examples(80, stateful_step_count=40)
 TestCheckpoints = pytest.mark.slow(CheckpointMachine.TestCase)
 
 
+class SlidingMachine(CheckpointMachine):
+    """The same with sliding windows: sequences can be cut near their ends, too."""
+
+    window = 40
+
+
+SlidingMachine.TestCase.settings = examples(80, stateful_step_count=40)
+TestSliding = pytest.mark.slow(SlidingMachine.TestCase)
+
+
 class StreamMachine(CacheMachine):
     """The same where each slot has a cache of its own."""
 
@@ -207,6 +219,7 @@ class WindowMachine(StreamMachine):
     """Caches of their own with sliding windows: both at once."""
 
     needs_checkpoints = True
+    window = 40
 
 
 WindowMachine.TestCase.settings = examples(80, stateful_step_count=40)

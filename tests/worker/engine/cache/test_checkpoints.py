@@ -57,6 +57,33 @@ def test_a_long_prompt_has_one_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(rig, BERT, slot=0) == n_last - 30
 
 
+def test_near_its_end_a_window_is_cut_without_a_checkpoint() -> None:
+    rig = rig_of(1, window=40, n_checkpoints=0)
+    assert asked(rig, ANNA) == 0
+    n = len(ANNA) + 1 - 20
+    edited = ANNA[:-20] + "Where then?"
+    assert asked(rig, edited) == n
+    assert asked(rig, edited) == len(edited), "all but one"
+    assert asked(rig, RULES[:30] + "Hm?") == 0, "too far back"
+
+
+def test_a_task_gets_the_slot_whose_window_can_be_cut() -> None:
+    rig = rig_of(3, window=40, n_checkpoints=0)
+    asked(rig, ANNA, slot=1)
+    assert asked(rig, ANNA[:-20] + "Where then?") == len(ANNA) + 1 - 20
+    assert not rig.engine.slots[0].tokens
+
+
+def test_a_checkpoint_is_made_where_a_window_is_cut() -> None:
+    """So that the next prompt that parts there can take it from another slot."""
+    rig = rig_of(2, window=40)
+    asked(rig, ANNA, slot=0)
+    n = len(ANNA) + 1 - 15
+    assert asked(rig, BERT, slot=0) == len(RULES) + 1 == n
+    assert places(rig.engine.slots[0]) == [n, len(BERT) + 1 - BEFORE_END]
+    assert asked(rig, CARA, slot=1) == n
+
+
 def test_a_message_begins_with_its_control_token() -> None:
     """Two that begin with one word do not part behind it."""
     rig = rig_of(n_slots=1)

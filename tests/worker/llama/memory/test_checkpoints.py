@@ -145,6 +145,26 @@ def test_without_checkpoints_all_is_read_again(
     assert second.text == fresh[ASKED[1]]
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("n_other", [1, 17, 63, 200])
+def test_a_window_is_cut_where_all_of_it_is_left(
+    one: Served, model: str, monkeypatch: pytest.MonkeyPatch, n_other: int
+) -> None:
+    """As in llama-server, without a checkpoint: an edited question is read from the edit on."""
+    monkeypatch.setattr(one.engine.cache.checkpoints, "_limits", CacheLimits(0, 0))
+    one.engine.cache.clear()
+    tokens = one.tokenize(RULES)[: 8 * WINDOW]
+    n = len(tokens) - n_other
+    one.ask(tokens, id_slot=0, n_predict=8)
+    edited = [*tokens[:n], (tokens[n] + 1) % 200, *one.tokenize("Any trains?")]
+    has_window = Path(model).stem == "gemma3"
+    first_cut = one.backend.states.first_cut(0)
+    assert first_cut < len(tokens) - 63 if has_window else first_cut > len(tokens)
+    answer = one.ask(edited, **SAMPLED)
+    assert answer.done.n_cached == (n if n >= first_cut else 0)
+    assert answer.text == one.ask(edited, cache_prompt=False, **SAMPLED).text
+
+
 def test_a_batch_may_be_smaller_than_those_of_the_warm_up(model: str) -> None:
     with serving(1, model=model, n_ctx=512, n_batch=4) as served:
         assert served.backend.n_batch < 32
@@ -196,3 +216,7 @@ def test_swa_full_keeps_as_many_cells_for_windows_so_that_a_context_can_be_shift
         with running(path, 2, swa_full=swa_full) as served:
             assert served.backend.can_shift == swa_full
             assert served.backend.states.needs_checkpoints, "others are given cells of windows"
+            tokens = served.tokenize(RULES)
+            served.ask(tokens, id_slot=0)
+            edited = [*tokens[:50], *served.tokenize("Any trains?")]
+            assert served.ask(edited, id_slot=0).done.n_cached == (50 if swa_full else 0)
