@@ -63,7 +63,8 @@ class Step:
         self._adapter_rotation = AdapterRotation()
         self.awaits_encoder = False
         """The last step had nothing to compute until an image or a sound is encoded."""
-        self._last_end = self._decode_start = self._last_decode_end = 0.0
+        self._last_end = self._last_decode_end = 0.0
+        self._media_start = self._decode_start = 0.0
         self._n_steps = 0
         self._n_failed_steps = 0
         """Steps in a row that ended in an exception."""
@@ -108,18 +109,17 @@ class Step:
         if is_reading:
             runnable = self._begin_encoding(runnable)
         plan = self._policy.plan(runnable, self._budget)
-        if plan.media is not None:
-            self._read_media(plan.media)
+        n_media = 0 if plan.media is None else self._read_media(plan.media)
         rows = self._decode([row for row in plan.rows if self._takes_part(row)])
         encoder = self._backend.encoder
-        has_computed = rows or plan.media
+        has_computed = bool(rows or n_media)
         self.awaits_encoder = not has_computed and encoder is not None and encoder.started_s > 0
         if self._nan_recovery.check(rows):
             rows = []
         self._take_tokens(rows)
         self._n_steps += 1
         self._last_end = time.perf_counter()
-        self._account(rows, self._last_end - start)
+        self._account(rows, n_media, self._last_end - start)
 
     def _fail_all(self, error: Exception) -> None:
         """Fail every task, for an exception that no single task caused."""
@@ -176,13 +176,19 @@ class Step:
                     waiting.append(slot)
         return [slot for slot in runnable if slot not in waiting]
 
-    def _read_media(self, part: MediaRows) -> None:
-        """Read rows of an image or a sound; other tasks may be preempted for their cells."""
+    def _read_media(self, part: MediaRows) -> int:
+        """Read rows of an image or a sound; return how many.
+
+        Other tasks, or its own, may be preempted for their cells.
+        """
+        n_before = len(part.slot.tokens)
         self._outbox.flush()
+        self._media_start = time.perf_counter()
         self.progress.expect(part.n * self._budget.token_s)
         is_wanted = True
         while is_wanted and not self._has_read_media(part):
             is_wanted = self._preemption.make_room_for_media(part.slot)
+        return max(0, len(part.slot.tokens) - n_before)
 
     def _has_read_media(self, part: MediaRows) -> bool:
         """Read them, or fail their task; return False if they found no cells."""
@@ -285,11 +291,11 @@ class Step:
             fault = self._counters.fault(slot.active.task.key, error)
             self.results.fail(slot, fault)
 
-    def _account(self, rows: Sequence[BatchRow], elapsed_s: float) -> None:
+    def _account(self, rows: Sequence[BatchRow], n_media: int, elapsed_s: float) -> None:
         prompts = [len(row.tokens) for row in rows if len(row.tokens) > 1 and not row.is_draft]
-        if rows:  # copies and images before the batch are not part of the time per token
-            computing_s = self._last_end - self._decode_start
-            self._budget.observe(len(rows) - len(prompts), sum(prompts), computing_s)
+        if rows or n_media:  # copies before that are not part of the time per token
+            computing_s = self._last_end - (self._media_start if n_media else self._decode_start)
+            self._budget.observe(len(rows) - len(prompts), sum(prompts) + n_media, computing_s)
         counters, cache = self._counters, self._cache
         counters.step_s += elapsed_s
         self.progress.took(elapsed_s)

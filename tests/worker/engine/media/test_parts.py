@@ -9,6 +9,7 @@ from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.media import MediaPiece, count_positions, piece_at
 from worker.engine.scheduling.admission import Admission
+from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineTask, Submit
 
 N_ROWS = 100
@@ -35,6 +36,18 @@ def small_steps(rig: Rig, n: int = 20) -> None:
     """Let each step read at most `n` tokens of prompts."""
     budget = rig.engine._step._budget
     budget.token_s, budget.target_s, budget.idle_target_s = 1.0, float(n), float(n)
+
+
+@pytest.fixture(autouse=True)
+def observed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What the budget would learn from, beside the time: rows that decode, and those of prompts."""
+    found: list[tuple[int, int]] = []
+
+    def observe(_budget: StepBudget, n_decoding: int, n_prompt: int, _elapsed_s: float) -> None:
+        found.append((n_decoding, n_prompt))
+
+    monkeypatch.setattr(StepBudget, "observe", observe)
+    return found
 
 
 @pytest.fixture
@@ -89,6 +102,16 @@ def test_an_image_is_read_by_the_budget_of_each_step(rig: Rig, parts: Parts, n_p
     assert 1 not in parts.sizes(1), "one row is computed by other kernels"
     assert rig.done(stream).n_predicted == 40
     assert rig.done(image).n_predicted == 4
+
+
+def test_the_budget_learns_from_images_as_from_text(
+    rig: Rig, parts: Parts, observed: list[tuple[int, int]]
+) -> None:
+    """Where prompts are little but images, their time per token would never be known."""
+    see(rig, 50, "a")
+    rig.finish()
+    assert sum(n for _, n in observed) == len("see") + 1 + N_ROWS + len(" here")
+    assert {0} == {n for n, n_prompt in observed if n_prompt}
 
 
 def test_a_stream_has_a_token_in_each_step_of_an_image(rig: Rig, parts: Parts) -> None:
