@@ -25,7 +25,7 @@ from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
 from worker.engine.stats import Counters
 
 MIN_KEPT = 32
-"""Minimum number of unshared tokens of an idle sequence that becomes a branch: branches are few."""
+"""Minimum number of unshared tokens of an idle sequence that is kept: branches are few."""
 MOST_CELLS = 0.75
 """Share of a GPU's cells above which idle sequences move to the host's memory. Source: with what
 is left, a long prompt finds cells while they move."""
@@ -202,17 +202,16 @@ class PrefixCache:
             self.blocks.put(slot.id, chain)
 
     def keep(self, slot: Slot, n: int, *, to_host: bool = False) -> None:
-        """Keep an idle slot's tokens, of which it is about to remove all but the first `n`.
-
-        They stay as a branch, or go to the host's memory.
-        """
+        """Keep what an idle slot loses behind `n` tokens, as a branch or in the host's memory."""
         if not slot.tokens:
             return
         if not self.is_on:
             self._evicted(slot)
             return
-        if self.checkpoints.is_needed and 2 * n >= len(slot.tokens):
-            return  # as llama-server: the copy would be of all of it, and most of it stays
+        # As llama-server: with checkpoints the copy would be of all of it, and most of it stays.
+        n_least = len(slot.tokens) // 2 if self.checkpoints.is_needed else MIN_KEPT
+        if n > 0 and len(slot.tokens) - n <= n_least:
+            return
         self.note(slot)
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
         # the same cells, so that sums are rounded alike.

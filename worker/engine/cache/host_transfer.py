@@ -63,9 +63,11 @@ class CopyTime:
     def has_time_for(self, n_tokens: int) -> bool:
         """Return whether a step can copy so many tokens at once.
 
-        It always can where copying is always faster than reading.
+        It always can where copying is always faster than reading. The first copy is taken to be as
+        slow as reading.
         """
-        return self.read_s <= 0.0 or self.spent_s + self.token_s * n_tokens <= self.left_s
+        token_s = self.token_s or self.read_s
+        return self.read_s <= 0.0 or self.spent_s + token_s * n_tokens <= self.left_s
 
     @contextmanager
     def measured(self, n_tokens: int) -> Iterator[None]:

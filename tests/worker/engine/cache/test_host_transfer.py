@@ -8,7 +8,7 @@ import pytest
 from protocol.wire.messages import TaskKey
 from tests.worker.engines import Rig
 from worker.engine.cache.host_cache import PIECE
-from worker.engine.cache.host_transfer import PAUSE_S
+from worker.engine.cache.host_transfer import PAUSE_S, CopyTime
 from worker.engine.fake.states import FakeStates
 from worker.engine.media import MediaPiece, placeholders
 from worker.engine.scheduling.budget import StepBudget
@@ -271,6 +271,26 @@ def test_chats_that_take_turns_in_one_slot_come_back_behind_what_they_have_alike
             rig.finish()
             expected = len(LONG) + 1 + 100 * turn
             assert rig.done(task).n_cached >= expected or (turn, name) == (0, "a")
+
+
+@pytest.mark.parametrize("is_unified", [True, False])
+def test_a_prompt_that_loses_few_tokens_is_not_copied(*, is_unified: bool) -> None:
+    """The copy would be of all of it, and nearly all of it stays in its slot."""
+    rig = Rig(n_slots=1, n_ctx=8192, n_batch=512, host_bytes=1_000_000, is_unified=is_unified)
+    rig.submit(LONG, n_predict=1)
+    rig.finish()
+    other = rig.submit(LONG[:-20] + "Or else?", n_predict=1)
+    rig.finish()
+    assert rig.done(other).n_cached == len(LONG) + 1 - 20
+    assert rig.engine.cache.n_host_bytes == 0
+
+
+def test_the_first_copy_is_taken_to_be_as_slow_as_reading() -> None:
+    copies = CopyTime()
+    copies.begin(left_s=0.03, read_s=1e-4)
+    assert copies.has_time_for(300) and not copies.has_time_for(301)
+    copies.begin(left_s=0.03)
+    assert copies.has_time_for(301), "a CPU always copies faster than it reads"
 
 
 def test_a_copy_that_does_not_come_back_costs_no_other_slot_its_prompt(
