@@ -307,7 +307,8 @@ class Backend(Protocol):
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         """Let `target` hold the cells `start` to `end` of `source` too; only if `can_copy`.
 
-        Where caches are not shared, `target` becomes a copy of what `source` has before `end`.
+        Where caches are not shared, `target` becomes a copy of what `source` has before `end`, or
+        of all of it if checkpoints are needed.
         """
 
     def regroup(self, seq: int, move: Regroup) -> None:

@@ -206,16 +206,11 @@ class LlamaBackend:
         lib.llama_memory_seq_add(self._memory, seq, end, -1, start - end)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Share cells: in a unified cache a cell belongs to any number of sequences.
-
-        Where checkpoints are needed, what of `target` cannot be cut is that of all of `source`.
-        """
+        """Share cells: in a unified cache a cell belongs to any number of sequences."""
         if self._streams is None:
             lib.llama_memory_seq_cp(self._memory, source, target, start, end)
-        elif self.states.needs_checkpoints:
-            self.states.duplicate(source, target)
         else:
-            self._streams.copy(source, target, end)
+            self._streams.copy(source, target, -1 if self.states.needs_checkpoints else end)
 
     def regroup(self, seq: int, move: Regroup) -> None:
         """Self-extend: move all positions up, divide a window's, and move the rest down."""

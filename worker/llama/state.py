@@ -62,8 +62,7 @@ class LlamaStates:
 
     def copy(self, seq: int) -> State:
         """Return the memory of a sequence as llama.cpp writes it of a unified cache."""
-        if self._streams is not None:
-            self._streams.settle(seq)
+        self._settle(seq)
         data = self._copy(seq)[_PREFIX.size :]
         if self.n_streams <= 1:
             return data
@@ -71,13 +70,6 @@ class LlamaStates:
         data = data[NUMBER.size * seq : len(data) - NUMBER.size * (self.n_streams - 1 - seq)]
         NUMBER.pack_into(data, 0, 1)
         return data
-
-    def duplicate(self, source: int, target: int) -> None:
-        """Replace a sequence by all of another; it is empty if that fails."""
-        data = self._copy(source)
-        _PREFIX.pack_into(data, 0, _IO_MAGIC, target)
-        if not self._write(target, data):
-            lib.llama_memory_seq_rm(self._memory, target, -1, -1)
 
     def copy_part(self, seq: int, start: int, end: int) -> State:
         """Return the memory of a part: for as long the spare sequence shares its cells."""
@@ -123,8 +115,7 @@ class LlamaStates:
         if not self.needs_checkpoints and not are_cells(state, n_pos, has_places=self._has_places):
             lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             return False
-        if self._streams is not None:
-            self._streams.settle(seq)
+        self._settle(seq)
         parts = (_PREFIX.pack(_IO_MAGIC, seq), *spread(state, self.n_streams, seq))
         is_read, n_past = self._write(seq, b"".join(parts)), self._n_past(seq)
         # All cells of an image stand at its first position.
@@ -136,6 +127,7 @@ class LlamaStates:
 
     def checkpoint(self, seq: int) -> State:
         """Return the states of recurrent layers and the cells of sliding windows."""
+        self._settle(seq)
         return self._read(seq, _PARTIAL)
 
     def first_cut(self, seq: int) -> int:
@@ -148,9 +140,14 @@ class LlamaStates:
 
     def go_back(self, seq: int, checkpoint: Checkpoint) -> bool:
         """Put those states and windows back, and cut all other cells."""
+        self._settle(seq)
         is_read = self._write(seq, checkpoint.state, _PARTIAL)
         is_cut = bool(lib.llama_memory_seq_rm(self._memory, seq, checkpoint.n_pos, -1))
         return is_read and is_cut and self._n_past(seq) == checkpoint.n_pos
+
+    def _settle(self, seq: int) -> None:
+        if self._streams is not None:
+            self._streams.settle(seq)
 
     def _n_past(self, seq: int) -> int:
         return int(lib.llama_memory_seq_pos_max(self._memory, seq)) + 1

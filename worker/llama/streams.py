@@ -41,9 +41,10 @@ class Streams:
         """Sequences between which the next batch makes copies."""
 
     def copy(self, source: int, target: int, end: int) -> None:
-        """Replace a sequence by the positions of another before `end`."""
+        """Replace a sequence by the positions of another before `end`, or by all of them if < 0."""
         lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-        lib.llama_memory_seq_rm(self._memory, target, end, -1)
+        if end >= 0:
+            lib.llama_memory_seq_rm(self._memory, target, end, -1)
         self._unsettled |= {source, target}
 
     def settle(self, seq: int) -> None:

@@ -110,9 +110,10 @@ class Checkpoints:
     ) -> RadixMatch:
         """Return how much of a prompt slots hold up to where they can be cut, and which those are.
 
-        One token of the prompt is always left to read. Of its own cells a slot can use more than
-        another one can take (`last_cut`): those count with `are_own`.
+        One token of the prompt is always left to read. Of its own cells, or of a copy of them all,
+        more can be used than of cells that are shared (`last_cut`): with `are_own` that counts.
         """
+        are_own = are_own or not self._backend.is_unified
         found = {}
         for slot in self._slots:
             if slot.namespace == namespace:
@@ -151,10 +152,13 @@ class Checkpoints:
     def share(self, source: Slot, target: Slot, n: int) -> bool:
         """Complete the first `n` tokens of a slot that shares what can be shared of another's."""
         checkpoint = _last(source.checkpoints, n)
-        if checkpoint is None or checkpoint.n < n:
-            checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
-        if not self._states.go_back(target.id, checkpoint):
-            return False
+        if not self._backend.is_unified and self._can_cut(source, n):
+            self._backend.remove(target.id, _position(source, n))
+        else:
+            if checkpoint is None or checkpoint.n < n:
+                checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
+            if not self._states.go_back(target.id, checkpoint):
+                return False
         target.checkpoints = [each for each in source.checkpoints if each.n <= n]
         return True
 

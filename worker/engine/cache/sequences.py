@@ -18,18 +18,12 @@ _CELLS_PER_TOKEN = 128
 model of 5 GB."""
 
 
-_HELD_PER_TOKEN = 16
-"""Tokens that are copied through the host's memory while a token is read. Source: on the same H100
-8,000 tokens take 0.5 s, in which 3,700 are read; of six layers with windows five keep few of them.
-"""
-
-
-def min_copied(n_ctx: int, n_held: int, *, has_windows: bool) -> int:
+def min_copied(n_ctx: int) -> int:
     """Return the minimum number of tokens to take of a slot with a cache of its own.
 
-    All `n_ctx` cells are copied, or with windows, through the host's memory, the `n_held` tokens.
+    All of its `n_ctx` cells are copied.
     """
-    return MIN_SHARED + (n_held // _HELD_PER_TOKEN if has_windows else n_ctx // _CELLS_PER_TOKEN)
+    return MIN_SHARED + n_ctx // _CELLS_PER_TOKEN
 
 
 def n_sequences(n_slots: int, n_branches: int) -> int:

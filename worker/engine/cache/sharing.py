@@ -108,7 +108,7 @@ class PrefixSharing:
         source, n = wait.expected
         if source.run is None or source.run.order != wait.order or not _is_reading(source):
             return False
-        return len(source.tokens) + self._min_shared(slot, len(source.run.reading)) < n
+        return len(source.tokens) + self._min_shared(slot) < n
 
     def _expected(self, slot: Slot, slots: Sequence[Slot]) -> ExpectedPrefix | None:
         run = slot.active
@@ -123,8 +123,7 @@ class PrefixSharing:
         ready = self._cache.find(slot.namespace, run.reading, max_reused(run))
         n_now = max(len(slot.tokens), ready.n if ready else 0)
         is_free = self._cache.is_unified and has_same_prompt(expected, run)
-        n_held = len(expected.slot.active.reading)
-        if expected.n < n_now + self._min_shared(slot, n_held) and not is_free:
+        if expected.n < n_now + self._min_shared(slot) and not is_free:
             return None
         self._cache.checkpoints.stop_at(expected.slot.active, expected.n)
         return expected
@@ -147,15 +146,12 @@ class PrefixSharing:
         """
         n = len(slot.tokens)
         if not self._cache.is_unified:
-            return n + self._min_shared(slot, len(self._cache.slots[ready.seq].tokens))
+            return n + self._min_shared(slot)
         return max(n + 1, min(n + MIN_SHARED, len(slot.active.reading) - 1))
 
-    def _min_shared(self, slot: Slot, n_held: int) -> int:
-        """Return the minimum number of tokens to take of another slot that holds `n_held`."""
-        if self._cache.is_unified:
-            return MIN_SHARED
-        has_windows = self._cache.checkpoints.is_needed
-        return min_copied(slot.n_ctx, n_held, has_windows=has_windows)
+    def _min_shared(self, slot: Slot) -> int:
+        """Return the minimum number of tokens to take of another slot."""
+        return MIN_SHARED if self._cache.is_unified else min_copied(slot.n_ctx)
 
     def _restore(self, slot: Slot, hit: HostCacheHit) -> None:
         """Copy more of the prefix back; the slot waits while some is missing."""

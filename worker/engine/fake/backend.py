@@ -345,8 +345,9 @@ class FakeBackend:
             cells[:] = map(Cell, held)
         else:
             cells[:] = map(Cell, held[: index_of(held, end)])
+        first = self.states.first_cut(source)
         self.states.ends[target] = self.states.ends.get(source, 0)
-        self.states.first_cuts[target] = count_positions(cells)
+        self.states.first_cuts[target] = end if self.is_unified else first
         self._note_mark(target)
 
     def regroup(self, seq: int, move: Regroup) -> None:

@@ -165,6 +165,27 @@ def test_a_window_is_cut_where_all_of_it_is_left(
     assert answer.text == one.ask(edited, cache_prompt=False, **SAMPLED).text
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize("n_other", [20, 400])
+def test_another_slot_takes_a_copy_of_a_cache_with_its_windows(
+    two: Served, kind: tuple[str, bool], n_other: int
+) -> None:
+    """And cuts it where all of the window is there, or else at a checkpoint."""
+    tokens = two.tokenize(RULES)[: 10 * WINDOW]
+    n = len(tokens) - n_other
+    two.ask(tokens, id_slot=0, n_predict=8)
+    edited = [*tokens[:n], (tokens[n] + 1) % 200, *two.tokenize("Any trains?")]
+    expected = two.ask(edited, id_slot=0, cache_prompt=False, **SAMPLED).text
+    two.ask(tokens, id_slot=0, n_predict=8)
+    answer = two.ask(edited, id_slot=1, **SAMPLED)
+    assert answer.text == expected
+    if kind == ("gemma3", False):
+        last = len(tokens) - BEFORE_END - EARLIER
+        assert answer.done.n_cached == (n if n_other == 20 else last)
+        again = two.ask(tokens, id_slot=0, n_predict=8)
+        assert again.done.n_cached >= len(tokens) - BEFORE_END, "the source is as it was"
+
+
 def test_a_batch_may_be_smaller_than_those_of_the_warm_up(model: str) -> None:
     with serving(1, model=model, n_ctx=512, n_batch=4) as served:
         assert served.backend.n_batch < 32
