@@ -15,6 +15,10 @@ from worker.engine.scheduling.budget import StepBudget
 from worker.engine.slot import Slot, SlotState
 from worker.engine.speculation.draft import Speculator
 
+MIN_PART = 64
+"""Minimum number of rows of a part of an image. Source: a CPU's attention computes fewer rows by
+another kernel of llama.cpp, which rounds otherwise; and each part is a pass over all weights."""
+
 
 class MediaRows(NamedTuple):
     """Rows of an image or a sound in the prompt of a slot, which are a batch of their own."""
@@ -77,10 +81,10 @@ class StepPolicy:
         plan = StepPlan([])
         for slot, n_readable in readable:
             n = _without_single(min(n_left, n_readable), n_readable)
-            plan, n_read = _with(plan, slot, n)
+            plan, n_read = _with(plan, slot, n, budget.n_batch)
             n_left = max(0, n_left - n_read)
         if readable and plan == StepPlan([]):
-            plan, _ = _with(plan, readable[0][0], 1)
+            plan, _ = _with(plan, readable[0][0], 1, budget.n_batch)
         return plan
 
     def _readable(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
@@ -124,20 +128,29 @@ def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
     )
 
 
-def _with(plan: StepPlan, slot: Slot, n: int) -> tuple[StepPlan, int]:
-    """Add the next `n` tokens of a slot's prompt to a plan; return it and how many were added.
+def _with(plan: StepPlan, slot: Slot, n: int, n_batch: int) -> tuple[StepPlan, int]:
+    """Add about `n` tokens of a slot's prompt to a plan; return it and how many were added.
 
     Of images and sounds a step reads one, or a part of one.
     """
     found = piece_at(slot.active.task.media, len(slot.tokens))
-    if found is None:
-        return (StepPlan([*plan.rows, prompt_row(slot, n)], plan.media), n) if n else (plan, 0)
-    if plan.media is not None:
+    if n == 0 or (found is not None and plan.media is not None):
         return plan, 0
+    if found is None:
+        return plan._replace(rows=[*plan.rows, prompt_row(slot, n)]), n
     start, piece = found
-    n = piece.rows if piece.is_undivided else n
-    media = MediaRows(slot, piece, len(slot.tokens) - start, n)
-    return (plan._replace(media=media), n) if n else (plan, 0)
+    first = len(slot.tokens) - start
+    n = piece.rows if piece.is_undivided else min(part_rows(n, piece.rows - first), n_batch)
+    return plan._replace(media=MediaRows(slot, piece, first, n)), n
+
+
+def part_rows(n: int, n_left: int) -> int:
+    """Return how many of `n_left` rows to read: at most `n`, in parts that are about equal.
+
+    More than `n` where a part would have less than `MIN_PART`.
+    """
+    n_parts = max(1, min(-(-n_left // n), n_left // MIN_PART))
+    return -(-n_left // n_parts)
 
 
 def prompt_row(slot: Slot, n: int) -> BatchRow:
