@@ -3,6 +3,7 @@
 import ctypes
 import os
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -235,6 +236,23 @@ def test_embeddings_that_are_kept_are_bounded_in_bytes(
     seeing.clear()
     seeing.decode_media(0, 0, pieces[0], range(N_PATCHES))
     assert list(seeing._media.encoder._known) == [pieces[0].key]
+    seeing.clear()
+
+
+@pytest.mark.model
+def test_encoding_leaves_no_thread_behind(seeing: LlamaBackend) -> None:
+    """OpenMP keeps a team for each thread that computes, and with two of them none spins."""
+    seeing.clear()
+    tokens = seeing.tokenize("The sea", add_special=True, parse_special=True)
+    seeing.decode([BatchRow(0, 0, tokens, wants_logits=True)])
+    before = set(os.listdir("/proc/self/task"))
+    _, media = seeing.read_media(f"{seeing.card.media_marker}.", [png(50, 33)])
+    assert seeing._media is not None
+    assert len(seeing._media.encoder.take(media[min(media)])) == N_PATCHES * 576
+    end = time.monotonic() + 10
+    while set(os.listdir("/proc/self/task")) - before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not set(os.listdir("/proc/self/task")) - before
     seeing.clear()
 
 
