@@ -300,6 +300,6 @@ class Step:
         counters.step_s += elapsed_s
         self.progress.took(elapsed_s)
         if prompts or self.results.finished or self._n_steps % _STEPS_PER_COUNT == 0:
-            counters.n_kv_used, counters.n_branches = cache.n_cells, cache.n_branches
+            counters.n_kv_used, counters.n_branches = cache.n_cells, len(cache.branches.held)
             counters.n_kv_busy = min(cache.n_held, counters.n_kv_used)
             counters.n_host_bytes = cache.n_host_bytes

@@ -3,15 +3,12 @@
 import ctypes
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError, ErrorCode, TaskError
-from protocol.filenames import readable
 from protocol.wire.facts import ModelCard, TokenProb
 from protocol.wire.sampling import SamplingParams
 from worker.engine.adapters import Adapters
@@ -20,19 +17,17 @@ from worker.engine.media import Media, MediaPiece
 from worker.llama import library
 from worker.llama.batch import Batch
 from worker.llama.embedding.context import open_embedder
-from worker.llama.hardware.devices import in_words
 from worker.llama.hardware.threads import prioritize
 from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import (
     Progress,
     can_copy,
-    can_generate,
     is_recurrent,
     load,
     spare_sequence,
-    trained_context,
 )
+from worker.llama.model_card import describe, with_embeddings, with_media
 from worker.llama.sampling.chain import SamplerModel
 from worker.llama.sampling.device_sampling import are_candidates_nan, open_device_sampling
 from worker.llama.sampling.grammar import Grammars
@@ -48,8 +43,6 @@ from worker.llama.vocabulary import LlamaVocabulary
 _WARMUP_TOKENS = 32
 """Tokens of the second batch of the warm-up on a CPU. It gives a first estimate of a prompt token's
 time, which steps correct, and must not delay the start on a slow CPU."""
-_LONGEST_TEMPLATE = 1024 * 1024
-"""Maximum characters of a chat template."""
 
 
 class LlamaBackend:
@@ -269,6 +262,10 @@ class LlamaBackend:
         n_ubatch = int(lib.llama_n_ubatch(self._context))
         return MediaReader(config, self._loaded.model, n_ubatch)
 
+    def _describe(self) -> ModelCard:
+        card = describe(self._config, self._loaded, self._vocab, self.vocabulary)
+        return with_embeddings(with_media(card, self._media), self.embedder)
+
     def _logits(self, index: int) -> Logits:
         """Return a view of a row of logits; valid until the next decode."""
         if self._outputs is None:
@@ -308,75 +305,3 @@ class LlamaBackend:
             self.decode([BatchRow(0, 0, [token] * n, True)])
             self.prefill_token_s = (time.perf_counter() - start) / n
             self.clear()
-
-    def _describe(self) -> ModelCard:
-        model, vocab, embedder = self._loaded.model, self._vocab, self.embedder
-        config = self._config
-        return ModelCard(
-            name=config.alias or readable(Path(config.model).stem),
-            aliases=config.aliases,
-            tags=config.tags,
-            path=readable(config.model),
-            n_slots=config.n_slots,
-            n_prefetch=config.n_prefetch,
-            n_ctx=self._loaded.n_ctx_slot,
-            n_ctx_total=int(lib.llama_n_ctx(self._context)),
-            n_ctx_train=trained_context(model),
-            n_vocab=vocab.n_tokens,
-            longest_piece=max(map(len, self.vocabulary.special_pieces)),
-            vocab_type=int(lib.llama_vocab_type(vocab.handle)),
-            n_embd=int(lib.llama_model_n_embd(model)),
-            n_params=int(lib.llama_model_n_params(model)),
-            size=int(lib.llama_model_size(model)),
-            ftype=_text(lib.llama_ftype_name(lib.llama_model_ftype(model))),
-            description=_description(model),
-            **_of_chats(config, model),
-            media_marker=self._media.marker if self._media else "",
-            has_vision=self._media is not None and self._media.has_vision,
-            has_audio=self._media is not None and self._media.has_audio,
-            bos_token=vocab.token_text(vocab.bos()),
-            eos_token=vocab.token_text(vocab.eos()),
-            build=library.build(),
-            device=in_words(config.device, is_gpu=self.is_gpu),
-            defaults=config.sampling,
-            saves_slots=bool(config.slot_save_path) and bool(self._memory),
-            n_lora=len(config.lora),
-            can_generate=can_generate(model, self._context),
-            has_embeddings=embedder is not None,
-            pooling=embedder.pooling if embedder else "",
-            n_embd_out=embedder.n_embd if embedder else 0,
-            embd_normalize=config.embd_normalize,
-            fim_missing=self.vocabulary.special.missing_for_infill(),
-            suffix_first=config.spm_infill,
-        )
-
-
-def _of_chats(config: WorkerConfig, model: Any) -> dict[str, Any]:
-    """Return the fields of the model's card about chats."""
-    return {
-        "chat_template": _chat_template(config, model),
-        "reasoning_format": config.reasoning_format,
-        "template_kwargs": config.chat_variables,
-        "jinja": config.jinja,
-        "parses_chats": not config.skip_chat_parsing,
-        "prefill_assistant": config.prefill_assistant,
-    }
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if value else ""
-
-
-def _chat_template(config: WorkerConfig, model: Any) -> str:
-    """Return the template; raises `ConfigError` for one that no gateway would take."""
-    found = config.chat_template or _text(lib.llama_model_chat_template(model, None))
-    if len(found) > _LONGEST_TEMPLATE:
-        have = f"{len(found)} characters, and at most {_LONGEST_TEMPLATE} are possible"
-        raise ConfigError(f"the chat template of {config.model} has {have}: --chat-template")
-    return found
-
-
-def _description(model: Any) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    lib.llama_model_desc(model, buffer, len(buffer))
-    return buffer.value.decode(errors="replace")

@@ -15,7 +15,7 @@ from protocol.wire.messages import (
 )
 from tests.envelopes import payloads
 from tests.worker.engines import Rig
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.engine.task import AbortAll, EngineJob, Report, Stop
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from protocol.wire.messages import Delta, Started, Terminal
 from tests.examples import examples
 from tests.worker.engines import Rig
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.slot import SlotState
 from worker.engine.speculation.lookup import PromptLookup

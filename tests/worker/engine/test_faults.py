@@ -13,7 +13,7 @@ from protocol.wire.messages import Detokenized, Finish, TaskKey
 from tests.worker.engines import Rig
 from worker.engine.backend import NoTokenAllowed
 from worker.engine.cache.self_extend import SelfExtend
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.engine.scheduling.preemption import running
 from worker.engine.slot import Slot
 from worker.engine.speculation.lookup import PromptLookup

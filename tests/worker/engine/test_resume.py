@@ -14,7 +14,8 @@ from protocol.wire.partial_answer import PartialAnswer
 from tests.examples import examples
 from tests.worker.engines import Rig
 from worker.engine.cache.self_extend import SelfExtend
-from worker.engine.fake.backend import EOS, FakeSampler
+from worker.engine.fake.backend import EOS
+from worker.engine.fake.sampler import FakeSampler
 from worker.engine.resume import resume_task
 from worker.engine.speculation.lookup import PromptLookup
 from worker.engine.task import EngineTask, Submit

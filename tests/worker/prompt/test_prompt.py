@@ -20,7 +20,8 @@ from protocol.wire.messages import (
 from protocol.wire.sampling import SamplingParams
 from tests.worker.chat_templates import OPENER
 from tests.worker.prompt.read_task import read_task
-from worker.engine.fake.backend import BOS, FakeBackend, FakeSampler
+from worker.engine.fake.backend import BOS, FakeBackend
+from worker.engine.fake.sampler import FakeSampler
 from worker.prompt.chat.template import CHATML
 from worker.prompt.prompt import Prepared, PromptReader
 from worker.prompt.prompt_log import PromptLog

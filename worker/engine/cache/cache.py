@@ -12,13 +12,14 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from worker.engine.backend import Backend
+from worker.engine.cache.branches import Branches
 from worker.engine.cache.cached_blocks import CachedBlocks
 from worker.engine.cache.checkpoints import Checkpoints
 from worker.engine.cache.host_cache import MIN_TOKENS, HostCache
 from worker.engine.cache.host_transfer import CopyTime, HostTransfer
 from worker.engine.cache.index import SequenceIndex
 from worker.engine.cache.radix import RadixMatch
-from worker.engine.cache.sequences import MIN_SHARED, CachedBranch, CachedPrefix, CacheLimits, Idle
+from worker.engine.cache.sequences import MIN_SHARED, CachedPrefix, CacheLimits, Idle
 from worker.engine.media import are_whole, count_positions, count_shared, whole_pieces
 from worker.engine.sequence_state import HostCacheHit
 from worker.engine.slot import BlockChain, CacheNamespace, Slot, SlotState
@@ -32,7 +33,7 @@ is left, a long prompt finds cells while they move."""
 
 
 class PrefixCache:
-    """Owns the branches and the index; used by the engine's thread only."""
+    """Owns what slots and branches hold; used by the engine's thread only."""
 
     def __init__(
         self,
@@ -64,10 +65,10 @@ class PrefixCache:
         self.is_on = is_on
         self.can_share = is_on and backend.can_copy
         """Whether a slot can take what another one has read."""
-        self._free = list(range(backend.n_seq - 1, len(slots) - 1, -1)) if self.is_on else []
-        self._branches: dict[int, CachedBranch] = {}
         self.index = SequenceIndex()
         """The tokens of slots and branches; where checkpoints are needed, numbers of readings."""
+        numbers = range(len(slots), backend.n_seq if is_on else 0)
+        self.branches = Branches(backend, self.index, self.blocks, numbers)
         self._readings = itertools.count()
         self._n_uses = 0
 
@@ -130,17 +131,12 @@ class PrefixCache:
         idle = [slot.id for slot in self.slots if slot.state is SlotState.IDLE]
         if not (self.is_on and self.is_unified):
             return sum(len(self.slots[seq].tokens) for seq in idle)
-        return sum(self.index.n_own(seq) for seq in (*self._branches, *idle))
+        return sum(self.index.n_own(seq) for seq in (*self.branches.held, *idle))
 
     @property
     def n_host_bytes(self) -> int:
         """Bytes in the host's memory."""
         return self._host.n_bytes
-
-    @property
-    def n_branches(self) -> int:
-        """Branches in use."""
-        return len(self._branches)
 
     # ---- slots --------------------------------------------------------------------------------
 
@@ -216,20 +212,13 @@ class PrefixCache:
         # A task without `cache_prompt` leaves nothing, as in llama-server: the next such task finds
         # the same cells, so that sums are rounded alike.
         is_wanted = slot.last_params is None or slot.last_params.cache_prompt
-        has_absorbed = is_wanted and self._absorb(slot)
+        has_absorbed = is_wanted and self.branches.absorb(slot)
         own = min(self.index.n_own(slot.id), len(slot.tokens) - n)
         is_worth_it = not to_host and (has_absorbed or (is_wanted and own >= MIN_KEPT))
-        if not (is_worth_it and (self._free or self._evict_oldest(self._branches.values()))):
+        if is_worth_it and (self.branches.free or self._evict_oldest(self.branches.held.values())):
+            self.branches.add(slot)
+        else:
             self._evicted(slot)
-            return
-        seq, namespace = self._free.pop(), slot.namespace
-        self._backend.copy(slot.id, seq, 0, slot.n_pos)
-        tokens = list(slot.tokens)
-        branch = CachedBranch(seq, tokens, namespace, slot.chain, slot.last_used)
-        self._branches[seq] = branch
-        self.blocks.put(seq, branch.chain)
-        self.index.extend(seq, namespace, tokens)
-        slot.n_shared = len(tokens)
 
     def take(self, slot: Slot, source: CachedPrefix, prompt: Sequence[int]) -> int:
         """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
@@ -342,16 +331,8 @@ class PrefixCache:
 
     # -------------------------------------------------------------------------------------------
 
-    def _absorb(self, slot: Slot) -> bool:
-        """Drop branches that are prefixes of a slot's tokens: earlier turns of a conversation."""
-        branches = self._branches.values()
-        covered = [other for other in branches if self.index.is_covered(other.id, slot.id)]
-        for branch in covered:
-            self._drop(branch)
-        return bool(covered)
-
     def _use(self, source: CachedPrefix) -> None:
-        used = self._branches.get(source.seq)
+        used = self.branches.held.get(source.seq)
         if used is not None:
             used.last_used = self.tick()
             return
@@ -373,20 +354,13 @@ class PrefixCache:
     def idle(self) -> list[Idle]:
         """Return the idle sequences that hold tokens."""
         idle = [slot for slot in self.slots if slot.state is SlotState.IDLE and slot.tokens]
-        return [*self._branches.values(), *idle]
+        return [*self.branches.held.values(), *idle]
 
     def _remove(self, old: Idle) -> None:
         if isinstance(old, Slot):
             self.empty(old)
         else:
-            self._drop(old)
-
-    def _drop(self, branch: CachedBranch) -> None:
-        self._backend.remove(branch.id, 0)
-        self.index.cut(branch.id, 0)
-        del self._branches[branch.id]
-        self.blocks.put(branch.id, BlockChain())
-        self._free.append(branch.id)
+            self.branches.drop(old)
 
     def _evicted(self, old: Idle) -> None:
         """Count a sequence that leaves the context; the host's memory may take a copy."""

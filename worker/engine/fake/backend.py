@@ -35,10 +35,10 @@ from worker.engine.cache.sequences import n_sequences
 from worker.engine.fake.embedding import FakeEmbedder
 from worker.engine.fake.faults import ProcessFaults
 from worker.engine.fake.record import ComputeRecord
+from worker.engine.fake.sampler import N_BYTES, FakeSampler
 from worker.engine.fake.states import Cell, FakeAdapters, FakeStates, index_of
 from worker.engine.media import Media, MediaPiece, count_positions
 
-N_BYTES = 256
 FAKE_MARKER = "<__media__>"
 FAKE_DRAFT = 8
 """Drafted tokens of a slot whose logits fit into a batch."""
@@ -46,51 +46,6 @@ EOS, BOS = 256, 257
 _SPECIAL = SpecialTokens(bos=BOS, eos=EOS, fim_pre=1, fim_suf=2, fim_mid=3, fim_rep=4, fim_sep=5)
 _MARK = re.compile(rb"\[\[(eos|say|die|hang|fail|nan)(?: ([^\]]*))?\]\]")
 _LETTERS = b"etaoinshrdlucmfwypvbgkqjxz"
-
-
-class FakeSampler:
-    """Counts what it was asked for; `open_count` shows leaks."""
-
-    open_count = 0
-
-    def __init__(self, params: SamplingParams) -> None:
-        self.params = params
-        self.seq = -1
-        self.backend_sampling = False
-        self.seed = params.seed
-        self.state: tuple[float, ...] = ()
-        self.was_ended = False
-        self.has_pending = False
-        """Whether a chosen token is not decoded yet; it does not count as a prompt token."""
-        self.is_open = True
-        FakeSampler.open_count += 1
-
-    @property
-    def biases(self) -> tuple[tuple[int, float], ...]:
-        """Those that name a token."""
-        return tuple((token, bias) for token, bias in self.params.logit_bias if type(token) is int)
-
-    def replay(self, tokens: Sequence[int], state: Sequence[float]) -> None:
-        """Remember the state; the text depends on it with mirostat, and on nothing else."""
-        self.has_pending = bool(tokens)
-        self.state = tuple(state)
-
-    def learn(self, token: int) -> None:
-        """Change the state in a way that the tokens do not show."""
-        if self.params.mirostat:
-            known = int(self.state[0]) if self.state else 0
-            self.state = (float(zlib.crc32(bytes([known % 251, token % N_BYTES]))),)
-
-    def end_reasoning(self) -> bool:
-        """Remember the call; a text counts as reasoning if its task has `reasoning_control`."""
-        self.was_ended = self.params.reasoning_control
-        return self.was_ended
-
-    def close(self) -> None:
-        """Free it, once."""
-        assert self.is_open
-        self.is_open = False
-        FakeSampler.open_count -= 1
 
 
 def _vocabulary() -> Vocabulary:

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from protocol.wire.messages import Done
 from tests.examples import examples
 from tests.worker.engines import Rig, chain_of, said
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 
 FOX = "The quick brown fox jumps over the lazy dog. "
 BEGINNINGS = ("", FOX, FOX * 2, "Other: " + FOX)
@@ -101,12 +101,12 @@ class CacheMachine(RuleBasedStateMachine):
         """What the index says of a sequence is what the backend holds of it."""
         cache, cells = self.rig.engine.cache, self.rig.backend._cells
         held = {slot.id: slot.tokens for slot in cache.slots}
-        held |= {branch.id: branch.tokens for branch in cache._branches.values()}
+        held |= {branch.id: branch.tokens for branch in cache.branches.held.values()}
         for seq, tokens in held.items():
             assert cells.get(seq, []) == tokens
         assert all(seq in held for seq, content in cells.items() if content)
         namespaces = {slot.id: slot.namespace for slot in cache.slots}
-        namespaces |= {branch.id: branch.namespace for branch in cache._branches.values()}
+        namespaces |= {branch.id: branch.namespace for branch in cache.branches.held.values()}
         for seq, namespace in cache.index._namespaces.items():
             assert namespace == namespaces[seq], "a tenant could take what is another's"
             n = cache.index.length(seq)
@@ -115,7 +115,7 @@ class CacheMachine(RuleBasedStateMachine):
                 assert cache.index.tokens_of(seq) == held[seq][:n]
                 assert cache.index.longest(namespace, held[seq][:n]).n == n
         branches = range(3, self.rig.backend.n_seq)
-        assert sorted(cache._free) == [i for i in branches if i not in cache._branches]
+        assert sorted(cache.branches.free) == [i for i in branches if i not in cache.branches.held]
 
     @invariant()
     def checkpoints_are_of_what_is_there(self) -> None:

@@ -245,14 +245,14 @@ def test_encoding_leaves_no_thread_behind(seeing: LlamaBackend) -> None:
     seeing.clear()
     tokens = seeing.tokenize("The sea", add_special=True, parse_special=True)
     seeing.decode([BatchRow(0, 0, tokens, wants_logits=True)])
-    before = set(os.listdir("/proc/self/task"))
+    before = set(Path("/proc/self/task").iterdir())
     _, media = seeing.read_media(f"{seeing.card.media_marker}.", [png(50, 33)])
     assert seeing._media is not None
     assert len(seeing._media.encoder.take(media[min(media)])) == N_PATCHES * 576
     end = time.monotonic() + 10
-    while set(os.listdir("/proc/self/task")) - before and time.monotonic() < end:
+    while set(Path("/proc/self/task").iterdir()) - before and time.monotonic() < end:
         time.sleep(0.01)
-    assert not set(os.listdir("/proc/self/task")) - before
+    assert not set(Path("/proc/self/task").iterdir()) - before
     seeing.clear()
 
 

@@ -11,7 +11,7 @@ from protocol.wire.messages import TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy, reading_order
 from worker.engine.slot import Slot, SlotTask

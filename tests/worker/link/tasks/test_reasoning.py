@@ -5,7 +5,7 @@ import pytest
 from protocol.wire.messages import TaskKey
 from protocol.wire.side_tasks import EndReasoning, ReasoningEnded
 from tests.worker.engines import Rig
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.link.tasks.tasks import end_reasoning
 
 

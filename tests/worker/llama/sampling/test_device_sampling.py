@@ -13,7 +13,7 @@ from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import read
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
-from worker.engine.fake.backend import FakeSampler
+from worker.engine.fake.sampler import FakeSampler
 from worker.llama.sampling.chain import Chain
 from worker.llama.sampling.device_sampling import Device, DeviceSampling, fits, open_device_sampling
 
