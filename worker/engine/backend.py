@@ -209,11 +209,11 @@ class Encoder(Protocol):
     def started_s(self) -> float:
         """When it began the one that it works on (monotonic); 0 if there is none."""
 
-    def begin(self, piece: MediaPiece) -> bool:
-        """Return whether `decode_media` finds the piece encoded, or raises why it is not.
+    def is_ready(self, piece: MediaPiece) -> bool:
+        """Return whether `decode_media` finds the piece encoded, or raises why it is not."""
 
-        If not, it is begun unless another one is at work.
-        """
+    def begin(self, piece: MediaPiece) -> None:
+        """Begin to encode a piece, unless another one is at work."""
 
 
 class Backend(Protocol):

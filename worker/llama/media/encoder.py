@@ -53,33 +53,34 @@ class MediaEncoder:
         encoding = self._encoding
         return 0.0 if encoding is None or encoding.embedding.done() else encoding.started_s
 
-    def begin(self, piece: MediaPiece) -> bool:
-        """Return whether a piece can be taken; if not, begin it unless another one is encoded.
-
-        Its handle keeps the embedding: others that are encoded meanwhile may need its place.
-        """
+    def is_ready(self, piece: MediaPiece) -> bool:
+        """Return whether a piece can be taken: its embedding, or why there is none."""
         self._collect()
-        if piece.key in self._known:
-            self._known.move_to_end(piece.key)
-            piece.handle.embedding = self._known[piece.key]
-        if piece.handle.embedding is not None or piece.key == self._failed[0]:
-            return True
+        is_known = piece.key in self._known or piece.handle.embedding is not None
+        return is_known or piece.key == self._failed[0]
+
+    def begin(self, piece: MediaPiece) -> None:
+        """Begin to encode a piece, unless another one is at work."""
         if self._encoding is None:
             self._start(piece)
-        return False
 
     def take(self, piece: MediaPiece) -> Floats:
         """Return the embedding of a piece, float32, a row for each of its cells.
 
-        One that was not begun is encoded now. Raises `DecodeFailed`.
+        Its handle keeps it from now on: others that are encoded meanwhile may need its place. One
+        that is not ready is encoded first. Raises `DecodeFailed`.
         """
-        while not self.begin(piece):
+        while not self.is_ready(piece):
+            self.begin(piece)
             assert self._encoding is not None
             self._encoding.embedding.exception()  # waits
         key, error = self._failed
         if error is not None and key == piece.key:
             self._failed = ("", None)
             raise error
+        if piece.handle.embedding is None:
+            self._known.move_to_end(piece.key)
+            piece.handle.embedding = self._known[piece.key]
         embedding: Floats = piece.handle.embedding
         return embedding
 

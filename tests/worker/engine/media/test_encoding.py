@@ -10,6 +10,7 @@ from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece
+from worker.engine.scheduling.policy import StepPlan
 from worker.engine.task import EngineTask, Submit
 
 
@@ -21,13 +22,13 @@ class HeldEncoder:
         self.begun: list[str] = []
         self.started_s = 0.0
 
-    def begin(self, piece: MediaPiece) -> bool:
-        if piece.key in self.encoded:
-            return True
+    def is_ready(self, piece: MediaPiece) -> bool:
+        return piece.key in self.encoded
+
+    def begin(self, piece: MediaPiece) -> None:
         if not self.started_s:
             self.begun.append(piece.key)
             self.started_s = time.monotonic()
-        return False
 
     def finish(self) -> None:
         """Encode what was begun last."""
@@ -99,6 +100,23 @@ def test_an_image_that_is_encoded_passes_one_that_is_not(rig: Rig, encoder: Held
     turn_until_ended(rig, again)
     assert rig.terminals(slow) == 0
     assert rig.done(again).n_predicted == rig.done(known).n_predicted
+
+
+def test_few_images_are_encoded_before_they_are_read(
+    encoder: HeldEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each embedding takes up to 300 MB, and an encoder may be faster than the model."""
+    rig = Rig(n_slots=6, n_batch=64)
+    rig.backend.encoder = encoder
+    plan = rig.engine._step._policy.plan
+    monkeypatch.setattr(rig.engine._step._policy, "plan", lambda *of: StepPlan(plan(*of).rows))
+    for n in range(6):
+        see(rig, 50 + n, bytes([n]))
+    for _ in range(20):
+        rig.turn()
+        if encoder.started_s:
+            encoder.finish()
+    assert len(encoder.encoded) == 2
 
 
 def test_a_task_whose_image_is_being_encoded_can_be_cancelled(
