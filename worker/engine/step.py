@@ -29,6 +29,9 @@ _STEPS_PER_COUNT = 4
 step 10 ms."""
 
 
+_UNKNOWN_S = 0.1
+"""Seconds that a row of an image may take while no speed is known, as without a warm-up. Source: 8
+billion parameters on two cores."""
 _MAX_AHEAD = 2
 """Images and sounds that are encoded before any of their rows is read. Source: while one is read
 and another one waits, the encoder delays nobody; each takes up to 300 MB."""
@@ -195,7 +198,7 @@ class Step:
         n_before = len(part.slot.tokens)
         self._outbox.flush()
         self._media_start = time.perf_counter()
-        self.progress.expect(part.n * self._budget.token_s)
+        self.progress.expect(part.n * (self._budget.token_s or _UNKNOWN_S))
         is_wanted = True
         while is_wanted and not self._has_read_media(part):
             is_wanted = self._preemption.make_room_for_media(part.slot)

@@ -81,10 +81,10 @@ class StepPolicy:
         plan = StepPlan([])
         for slot, n_readable in readable:
             n = _without_single(min(n_left, n_readable), n_readable)
-            plan, n_read = _with(plan, slot, n, budget.n_batch)
+            plan, n_read = _add(plan, slot, n, budget.n_batch)
             n_left = max(0, n_left - n_read)
         if readable and plan == StepPlan([]):
-            plan, _ = _with(plan, readable[0][0], 1, budget.n_batch)
+            plan, _ = _add(plan, readable[0][0], 1, budget.n_batch)
         return plan
 
     def _readable(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
@@ -128,7 +128,7 @@ def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
     )
 
 
-def _with(plan: StepPlan, slot: Slot, n: int, n_batch: int) -> tuple[StepPlan, int]:
+def _add(plan: StepPlan, slot: Slot, n: int, n_batch: int) -> tuple[StepPlan, int]:
     """Add about `n` tokens of a slot's prompt to a plan; return it and how many were added.
 
     Of images and sounds a step reads one, or a part of one.

@@ -28,6 +28,7 @@ from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.fake.backend import FAKE_MARKER
 from worker.engine.media import MediaPiece, placeholders, text_until, whole_pieces
 from worker.engine.scheduling.admission import Admission
+from worker.engine.scheduling.budget import StepBudget
 from worker.engine.task import EngineTask, Submit
 from worker.llama.backend import LlamaBackend
 from worker.llama.media import encoder as media_encoder
@@ -146,22 +147,27 @@ def test_the_newest_task_gives_its_cells_to_an_image(
     assert isinstance(rig.of(newer)[-1], Done if extend is None else Failed)
 
 
+@pytest.mark.parametrize(("token_s", "n_rows", "stall_s"), [(100.0, 4, 1200), (0.0, 256, 120)])
 def test_an_image_has_time_before_its_worker_counts_as_stuck(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, token_s: float, n_rows: int, stall_s: float
 ) -> None:
     """Rows that attend to each other are one batch, however long it takes."""
-    rig, limits = Rig(n_slots=1, n_batch=64), []
-    decode_media, rig.engine._step._budget.token_s = rig.backend.decode_media, 100.0
+    rig, limits = Rig(n_slots=1, n_ctx=512, n_batch=64), []
+    decode_media, rig.engine._step._budget.token_s = rig.backend.decode_media, token_s
+    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
 
     def decode(seq: int, pos: int, piece: MediaPiece, rows: range) -> None:
         limits.append(rig.engine.progress.stall_s)
         decode_media(seq, pos, piece, rows)
 
     monkeypatch.setattr(rig.backend, "decode_media", decode)
-    rig.engine.submit(Submit(image_task(rig, f"look {FAKE_MARKER} here", b"x", 1)))
+    piece = MediaPiece(n_rows, "x", is_undivided=True)
+    tokens = [1, 2, *piece.placeholders, 3]
+    params = SamplingParams(n_predict=4, temperature=0.0)
+    rig.engine.submit(Submit(EngineTask(TaskKey(1), tokens, params, media={2: piece})))
     rig.finish()
-    assert limits == [pytest.approx(3 * 4 * 100.0)]
-    assert rig.engine.progress.stall_s < 1000
+    assert limits == [pytest.approx(stall_s)]
+    assert rig.engine.progress.stall_s < stall_s
 
 
 @pytest.fixture(scope="module")
