@@ -10,82 +10,68 @@ long the streams' longest gap was, how many tokens they had, and when each reque
 
 import asyncio
 import base64
-import http.client
-import json
 import os
 import random
+import signal
 import struct
-import threading
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import click
+import orjson
 
 from benchmarks.compare.servers import Flags, Side, running
+from gateway.bench.client.connection import Client
+from gateway.bench.client.dialects import PATHS, BenchEndpoint, read
+from gateway.bench.client.sse import SseParser
+from gateway.bench.words import drawn, text
 from worker.settings.resolve import find_model
 
-_WORDS = "sea captain wind storm island harbor morning light water sail rope deck night star map"
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _LEAD_S = 1.0
 """Seconds that the streams have before others ask."""
 
 
-@dataclass(slots=True)
 class Asked:
-    """One streamed request, on a thread of its own."""
+    """One streamed request."""
 
-    url: str
-    path: str
-    body: dict[str, Any]
-    started_s: float = 0.0
-    times_s: list[float] = field(default_factory=list)
-    """When each piece of text came."""
-    _thread: threading.Thread | None = None
-
-    def start(self) -> "Asked":
-        """Send it."""
-        self.started_s = time.perf_counter()
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        return self
-
-    def wait(self) -> None:
-        """Wait for its end."""
-        assert self._thread is not None
-        self._thread.join()
+    def __init__(self, url: str, endpoint: BenchEndpoint, **fields: Any) -> None:
+        self.started_s = 0.0
+        self.times_s: list[float] = []
+        """When each piece of text came."""
+        self._url = url
+        self._endpoint = endpoint
+        self._body = {"stream": True, "ignore_eos": True, "seed": 1, **fields}
 
     @property
     def ttft_ms(self) -> float:
         """Time to the first token; not a number if none came."""
         return 1e3 * (self.times_s[0] - self.started_s) if self.times_s else float("nan")
 
-    def _run(self) -> None:
-        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=600)
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", self.path, json.dumps(self.body), headers)
-        for line in connection.getresponse():
-            if line.startswith(b"data: {") and _text_of(json.loads(line[6:])) is not None:
-                self.times_s.append(time.perf_counter())
+    async def run(self) -> None:
+        """Send it and read the answer to its end; raises `ClickException` if it is refused."""
+        self.started_s = time.perf_counter()
+        client, parser = Client(self._url), SseParser()
+        path = PATHS[self._endpoint]
+        connection, status = await client.open("POST", path, orjson.dumps(self._body))
+        if status != 200:
+            said = (await connection.rest()).decode(errors="replace")
+            raise click.ClickException(f"{path}: status {status}: {said[:300]}")
+        while data := await connection.more():
+            now_s = time.perf_counter()
+            events = [each for each in parser.feed(data) if each != b"[DONE]"]
+            texts = [read(self._endpoint, orjson.loads(each)).text for each in events]
+            self.times_s += [now_s for text in texts if text]
         connection.close()
-
-
-def _text_of(event: dict[str, Any]) -> str | None:
-    if "choices" not in event:
-        text: str | None = event.get("content")
-        return text
-    return next((choice["delta"].get("content") for choice in event["choices"]), None)
 
 
 def completion(url: str, prompt: str, n: int) -> Asked:
     """Ask for `n` tokens behind a prompt."""
-    body = {"prompt": prompt, "n_predict": n, "ignore_eos": True, "stream": True, "seed": 1}
-    return Asked(url, "/completion", body)
+    return Asked(url, BenchEndpoint.NATIVE, prompt=prompt, n_predict=n)
 
 
 def question(url: str, seed: int) -> Asked:
@@ -94,8 +80,7 @@ def question(url: str, seed: int) -> Asked:
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     content = [image, {"type": "text", "text": "What is it?"}]
     messages = [{"role": "user", "content": content}]
-    body = {"messages": messages, "max_tokens": 16, "ignore_eos": True, "stream": True}
-    return Asked(url, "/v1/chat/completions", body)
+    return Asked(url, BenchEndpoint.CHAT, messages=messages, max_tokens=16)
 
 
 def _png(side: int, seed: int) -> bytes:
@@ -115,22 +100,19 @@ def _png(side: int, seed: int) -> bytes:
 
 def words(n: int, seed: int) -> str:
     """Draw a text."""
-    chance = random.Random(seed)
-    return " ".join(chance.choice(_WORDS.split()) for _ in range(n))
+    return text(drawn("beside", seed), n)
 
 
-def measured(url: str, n_streams: int, asked: Sequence[Asked]) -> str:
+async def measured(url: str, n_streams: int, asked: Sequence[Asked]) -> str:
     """Let requests begin beside streams; return a row's figures."""
-    streams = [completion(url, f"Story {i} of the sea", 800).start() for i in range(n_streams)]
-    time.sleep(_LEAD_S)
-    start = time.perf_counter()
-    for one in asked:
-        one.start()
-    for one in asked:
-        one.wait()
-    end = time.perf_counter()
-    for stream in streams:
-        stream.wait()
+    streams = [completion(url, f"Story {i} of the sea", 800) for i in range(n_streams)]
+    async with asyncio.TaskGroup() as group:
+        for stream in streams:
+            group.create_task(stream.run())
+        await asyncio.sleep(_LEAD_S)
+        start = time.perf_counter()
+        await asyncio.gather(*(one.run() for one in asked))
+        end = time.perf_counter()
     near = [
         (before, after)
         for stream in streams
@@ -142,18 +124,18 @@ def measured(url: str, n_streams: int, asked: Sequence[Asked]) -> str:
     return f"{gap_ms:.0f} | {len(near)} | {ttfts}"
 
 
-def rows(side: Side, url: str, n_streams: int, n_words: int, *, has_images: bool) -> list[str]:
+async def rows(side: Side, binary: Path, flags: Flags, n_streams: int, n_words: int) -> list[str]:
     """Measure one server."""
-    held = words(n_words, 1)
-    first = completion(url, held, 4).start()
-    first.wait()
-    found = []
-    for n in (1, 3):
-        asked = [completion(url, f"{held} {words(30, 10 * n + i)}", 32) for i in range(n)]
-        found.append(f"| {n} held | {side} | {measured(url, n_streams, asked)} |")
-    for n in (1, 3) if has_images else ():
-        images = [question(url, 10 * n + i) for i in range(n)]
-        found.append(f"| {n} images | {side} | {measured(url, n_streams, images)} |")
+    held, found = words(n_words, 1), []
+    async with running(side, binary, flags) as server:
+        url = server.url
+        await completion(url, held, 4).run()
+        for n in (1, 3):
+            asked = [completion(url, f"{held} {words(30, 10 * n + i)}", 32) for i in range(n)]
+            found.append(f"| {n} held | {side} | {await measured(url, n_streams, asked)} |")
+        for n in (1, 3) if "--mmproj" in flags.extra else ():
+            images = [question(url, 10 * n + i) for i in range(n)]
+            found.append(f"| {n} images | {side} | {await measured(url, n_streams, images)} |")
     return found
 
 
@@ -166,6 +148,8 @@ def rows(side: Side, url: str, n_streams: int, n_words: int, *, has_images: bool
 @click.option("--flag", "extra", multiple=True, help="One more flag for both; may be repeated.")
 def main(binary: Path | None, mmproj: Path | None, **values: Any) -> None:
     """Print the table."""
+    # Terminated, it must end the server that it started, as when it is interrupted.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     more = ("--mmproj", str(mmproj)) if mmproj else ()
     flags = Flags(
         model=Path(find_model(values["model"])),
@@ -178,18 +162,8 @@ def main(binary: Path | None, mmproj: Path | None, **values: Any) -> None:
     click.echo("|---|---|---|---|---|")
     for side in (Side.OURS, Side.THEIRS) if binary else (Side.OURS,):
         path = (binary or Path()).absolute()
-        found = _measure(side, path, flags, values["n_streams"], values["n_words"])
+        found = rows(side, path, flags, values["n_streams"], values["n_words"])
         click.echo("\n".join(asyncio.run(found)))
-
-
-async def _measure(
-    side: Side, binary: Path, flags: Flags, n_streams: int, n_words: int
-) -> list[str]:
-    has_images = "--mmproj" in flags.extra
-    async with running(side, binary, flags) as server:
-        return await asyncio.to_thread(
-            rows, side, server.url, n_streams, n_words, has_images=has_images
-        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
@@ -27,12 +28,12 @@ class Batch:
         self._seq_rows = (self._seq.ctypes.data + 4 * np.arange(capacity)).astype(np.uint64)
         self.raw = lib.llama_batch(
             0,
-            _pointer(self._token, ctypes.c_int32),
+            pointer(self._token, ctypes.c_int32),
             None,
-            _pointer(self._pos, ctypes.c_int32),
-            _pointer(self._n_seq, ctypes.c_int32),
+            pointer(self._pos, ctypes.c_int32),
+            pointer(self._n_seq, ctypes.c_int32),
             ctypes.cast(self._seq_rows.ctypes.data, ctypes.POINTER(ctypes.POINTER(ctypes.c_int32))),
-            _pointer(self._logits, ctypes.c_int8),
+            pointer(self._logits, ctypes.c_int8),
         )
         self._has_all = False
         """Whether every position has an output."""
@@ -101,5 +102,6 @@ class Batch:
         self._has_all = True
 
 
-def _pointer(array: "np.ndarray[tuple[int], np.dtype[np.generic]]", kind: type) -> object:
+def pointer(array: "np.ndarray[Any, Any]", kind: Any) -> Any:
+    """Return ctypes' pointer to the values of an array, which must outlive it."""
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))

@@ -97,7 +97,10 @@ class PrefixCache:
     def holders(
         self, namespace: CacheNamespace, prompt: Sequence[int], *, are_own: bool = False
     ) -> RadixMatch:
-        """Return how many leading tokens of a prompt can be had, and which sequences hold them."""
+        """Return how many leading tokens of a prompt can be had, and which sequences hold them.
+
+        With checkpoints a slot can use more of its own than others can take: `are_own`.
+        """
         if self.checkpoints.is_needed:
             return self.checkpoints.holders(namespace, prompt, are_own=are_own)
         return self.index.longest(namespace, prompt)

@@ -151,10 +151,10 @@ class Checkpoints:
 
     def share(self, source: Slot, target: Slot, n: int) -> bool:
         """Complete the first `n` tokens of a slot that shares what can be shared of another's."""
-        checkpoint = _last(source.checkpoints, n)
         if not self._backend.is_unified and self._can_cut(source, n):
             self._backend.remove(target.id, _position(source, n))
         else:
+            checkpoint = _last(source.checkpoints, n)
             if checkpoint is None or checkpoint.n < n:
                 checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
             if not self._states.go_back(target.id, checkpoint):

@@ -5,6 +5,7 @@ cache is full.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from worker.engine.backend import Backend, BatchRow
@@ -35,11 +36,26 @@ class MediaRows(NamedTuple):
         return self.first + self.n
 
 
-class StepPlan(NamedTuple):
+@dataclass(slots=True)
+class StepPlan:
     """What a step computes: the rows of a batch, and before it at most one part of an image."""
 
-    rows: list[BatchRow]
+    rows: list[BatchRow] = field(default_factory=list)
     media: MediaRows | None = None
+
+    def add(self, slot: Slot, n: int, n_batch: int) -> int:
+        """Add about `n` tokens of a slot's prompt; return how many were added."""
+        found = piece_at(slot.active.task.media, len(slot.tokens))
+        if n == 0 or (found is not None and self.media is not None):
+            return 0
+        if found is None:
+            self.rows.append(prompt_row(slot, n))
+            return n
+        start, piece = found
+        first = len(slot.tokens) - start
+        n = piece.rows if piece.is_undivided else min(part_rows(n, piece.rows - first), n_batch)
+        self.media = MediaRows(slot, piece, first, n)
+        return n
 
 
 class StepPolicy:
@@ -61,7 +77,7 @@ class StepPolicy:
         that each slot waits for what another one reads.
         """
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
-        prompts = StepPlan([])
+        prompts = StepPlan()
         if len(decoding) < len(slots):
             prompts = self._prompts(slots, decoding, budget)
         n_free = self._n_batch - len(decoding) - sum(len(row.tokens) for row in prompts.rows)
@@ -78,13 +94,12 @@ class StepPolicy:
         )
         n_left = budget.tokens(len(decoding), is_short=n_streams >= n_waiting)
         readable = self._readable(reading_order(slots, budget.token_s), len(decoding))
-        plan = StepPlan([])
+        plan = StepPlan()
         for slot, n_readable in readable:
             n = _without_single(min(n_left, n_readable), n_readable)
-            plan, n_read = _add(plan, slot, n, budget.n_batch)
-            n_left = max(0, n_left - n_read)
-        if readable and plan == StepPlan([]):
-            plan, _ = _add(plan, readable[0][0], 1, budget.n_batch)
+            n_left = max(0, n_left - plan.add(slot, n, budget.n_batch))
+        if readable and not (plan.rows or plan.media):
+            plan.add(readable[0][0], 1, budget.n_batch)
         return plan
 
     def _readable(self, reading: Sequence[Slot], n_decoding: int) -> list[tuple[Slot, int]]:
@@ -126,22 +141,6 @@ def reading_order(slots: Sequence[Slot], token_s: float) -> list[Slot]:
             slot.active.order,
         ),
     )
-
-
-def _add(plan: StepPlan, slot: Slot, n: int, n_batch: int) -> tuple[StepPlan, int]:
-    """Add about `n` tokens of a slot's prompt to a plan; return it and how many were added.
-
-    Of images and sounds a step reads one, or a part of one.
-    """
-    found = piece_at(slot.active.task.media, len(slot.tokens))
-    if n == 0 or (found is not None and plan.media is not None):
-        return plan, 0
-    if found is None:
-        return plan._replace(rows=[*plan.rows, prompt_row(slot, n)]), n
-    start, piece = found
-    first = len(slot.tokens) - start
-    n = piece.rows if piece.is_undivided else min(part_rows(n, piece.rows - first), n_batch)
-    return plan._replace(media=MediaRows(slot, piece, first, n)), n
 
 
 def part_rows(n: int, n_left: int) -> int:

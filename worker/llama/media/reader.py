@@ -105,9 +105,8 @@ class MediaReader:
     def decode(self, piece: MediaPiece, rows: range, context: Any, seq: int, pos: int) -> None:
         """Put rows of a piece, which begins at `pos`, into a sequence, as one batch."""
         embedding = self.encoder.take(piece).reshape(piece.rows, -1)
-        positions = row_positions(self._context, piece.handle.raw, pos)
-        part = slice(rows.start, rows.stop)
-        batch = EmbeddingBatch(embedding[part], positions[:, part], seq)
+        positions = row_positions(self._context, piece.handle.raw, pos, rows)
+        batch = EmbeddingBatch(embedding[rows.start : rows.stop], positions, seq)
         if piece.is_undivided:
             lib.llama_set_causal_attn(context, False)
         try:

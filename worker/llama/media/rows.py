@@ -7,6 +7,7 @@ import llama_cpp.llama_cpp as lib
 import llama_cpp.mtmd_cpp as mtmd
 import numpy as np
 
+from worker.llama.batch import pointer
 from worker.llama.media.values import Floats
 
 Positions = np.ndarray[Any, np.dtype[np.int32]]
@@ -30,31 +31,26 @@ class EmbeddingBatch:
         self.raw = lib.llama_batch(
             n,
             None,
-            _pointer(self._embedding, ctypes.c_float),
-            _pointer(self._positions, ctypes.c_int32),
-            _pointer(self._n_seq, ctypes.c_int32),
-            _pointer(self._seq_rows, ctypes.POINTER(ctypes.c_int32)),
-            _pointer(self._logits, ctypes.c_int8),
+            pointer(self._embedding, ctypes.c_float),
+            pointer(self._positions, ctypes.c_int32),
+            pointer(self._n_seq, ctypes.c_int32),
+            pointer(self._seq_rows, ctypes.POINTER(ctypes.c_int32)),
+            pointer(self._logits, ctypes.c_int8),
         )
 
 
-def row_positions(context: Any, chunk: Any, start: int) -> Positions:
-    """Return the positions of all rows of a chunk that begins at `start`: int32, [sections, rows].
+def row_positions(context: Any, chunk: Any, start: int, rows: range) -> Positions:
+    """Return the positions of rows of a chunk that begins at `start`: int32, [sections, rows].
 
     As `mtmd_helper_decode_image_chunk` sets them: one section without M-RoPE.
     """
-    n = int(mtmd.mtmd_input_chunk_get_n_tokens(chunk))
-    in_order = np.arange(start, start + n, dtype=np.int32)
+    in_order = np.arange(start + rows.start, start + rows.stop, dtype=np.int32)
     if not mtmd.mtmd_decode_use_mrope(context):
         return in_order[None]
     image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
     if not image:  # a sound
         return np.tile(in_order, (_N_SECTIONS, 1))
-    found = (mtmd.mtmd_decoder_pos * n)()
+    found = (mtmd.mtmd_decoder_pos * int(mtmd.mtmd_input_chunk_get_n_tokens(chunk)))()
     mtmd.mtmd_helper_image_get_decoder_pos(image, start, found)
-    values = np.frombuffer(found, np.int32).reshape(n, 4)  # t, x, y, z
+    values = np.frombuffer(found, np.int32).reshape(-1, 4)[rows.start : rows.stop]  # t, x, y, z
     return values[:, [0, 2, 1, 3]].T
-
-
-def _pointer(array: "np.ndarray[Any, Any]", kind: Any) -> Any:
-    return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
