@@ -1,14 +1,12 @@
 """`python -m gateway`."""
 
-import gc
+from protocol.process.imports import importing
 
 
 def main() -> None:
-    """Import the gateway without looking for garbage, of which imports leave none, and run it."""
-    gc.disable()
-    from gateway.cli import gateway
-
-    gc.enable()
+    """Import the gateway and run it."""
+    with importing():
+        from gateway.cli import gateway
     gateway()
 
 

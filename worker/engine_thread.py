@@ -4,7 +4,6 @@ Each loading of the model has a thread of its own. A worker that falls asleep en
 starts another for the next task; clients' settings and the counters are passed on (`SleepState`).
 """
 
-import gc
 import logging
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from dataclasses import dataclass, fields
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
+from protocol.process.imports import importing
 from protocol.wire.accounts import AccountTable
 from protocol.wire.facts import ModelCard
 from worker.drafting import open_drafter
@@ -130,8 +130,6 @@ def open_backend(config: WorkerConfig, on_load: Progress) -> Backend:
     if config.backend == "fake":
         return FakeBackend(config)
     # Imported here: slow, and a worker with the fake backend must run without it.
-    from worker.llama.backend import LlamaBackend
-
-    # Objects of the imports live to the end; a collection over them would stop decoding for 30 ms.
-    gc.freeze()
+    with importing():  # a collection over its objects would stop decoding for 30 ms
+        from worker.llama.backend import LlamaBackend
     return LlamaBackend(config, on_load)

@@ -1,6 +1,5 @@
 """The command `llamapool worker`; it imports none of the supervisor's modules."""
 
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from protocol.config.options import table as options
 from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
+from protocol.process.imports import importing
 from protocol.process.notify import tell_why
 from worker.host.topology import read_host
 from worker.settings import resolve
@@ -52,9 +52,8 @@ def worker(
         if logs.LOG_FD_VARIABLE in os.environ:
             raise SystemExit(EXIT_CONFIG) from None
         raise ConfigRefused(str(error)) from None
-    from worker.process import run
-
-    gc.freeze()  # no collection walks what was imported, nor does the end of the process: 40 ms
+    with importing():
+        from worker.process import run
     raise SystemExit(run(found, is_held=held))
 
 
