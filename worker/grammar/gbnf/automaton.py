@@ -31,6 +31,7 @@ _KEPT_PARTITIONS = 256
 _DEAD, _UNKNOWN = 0, -1
 """Row of a text that cannot be continued, and of a step that was not computed yet."""
 _N_BYTES = 256
+_BYTES = frozenset(range(_N_BYTES))
 _ASCII = 128
 
 
@@ -265,19 +266,23 @@ class Automaton:
         if known is not None:
             return known
         covers = [self._cover(number) for number in sets]
+        holding: dict[int, list[int]] = {}
+        for i, (inside, _) in enumerate(covers):
+            for byte in inside:
+                holding.setdefault(byte, []).append(i)
         unclear = {byte for _, some in covers for byte in some}
         groups: dict[tuple[int, ...], dict[int, list[int]]] = {}
-        for byte in range(_N_BYTES):
-            if byte not in unclear:
-                holding = tuple(i for i, (inside, _) in enumerate(covers) if inside[byte])
-                groups.setdefault(holding, {}).setdefault(_first(byte)[1], []).append(byte)
+        groups[()] = {0: list(_BYTES.difference(holding, unclear))}  # most bytes of most states
+        for byte in holding.keys() - unclear:
+            by_length = groups.setdefault(tuple(holding[byte]), {})
+            by_length.setdefault(_first(byte)[1], []).append(byte)
         if len(self._partitions) > _KEPT_PARTITIONS:
             self._partitions.clear()
         found = self._partitions[sets] = list(groups.items())
         return found
 
     def _cover(self, number: int) -> tuple[bytes, bytes]:
-        """Return for each first byte whether all its characters are in a set, and the unclear."""
+        """Return the first bytes all of whose characters are in a set, and the unclear."""
         if number not in self._covers:
             if time.thread_time() > self.deadline_s:
                 raise TooCostlyError
@@ -357,16 +362,12 @@ def _range(value: int, n_left: int) -> tuple[int, int]:
 
 
 def _cover(chars: CharSet) -> tuple[bytes, bytes]:
-    inside, some = bytearray(_N_BYTES), b""
     if not chars.is_negated and all(high < _ASCII for _, high in chars.ranges):
-        for low, high in chars.ranges:  # most sets are one letter of a literal
-            inside[low : high + 1] = b"\1" * (high + 1 - low)
-        inside[0] = 0
-    else:
-        found = [_covers_byte(chars, byte) for byte in range(_N_BYTES)]
-        some = bytes(byte for byte, is_in in enumerate(found) if is_in is None)
-        inside[:] = bytes(is_in is True for is_in in found)
-    return bytes(inside), some
+        # most sets are one letter of a literal
+        return b"".join(bytes(range(low or 1, high + 1)) for low, high in chars.ranges), b""
+    found = [_covers_byte(chars, byte) for byte in range(_N_BYTES)]
+    inside = bytes(byte for byte, is_in in enumerate(found) if is_in)
+    return inside, bytes(byte for byte, is_in in enumerate(found) if is_in is None)
 
 
 def _covers_byte(chars: CharSet, byte: int) -> bool | None:
