@@ -66,11 +66,8 @@ class CallReader:
 
     def piece(self, text: str, at: int) -> str:
         """Return what `push` takes next: one character, or all that are plain in a string."""
-        if self._quoted is None and self._writes is not None and self._walk.is_in_plain_string:
-            plain = _PLAIN.match(text, at)
-            if plain is not None:
-                return plain[0]
-        return text[at]
+        plain = _PLAIN.match(text, at) if self._walk.is_in_plain_string else None
+        return text[at] if plain is None else plain[0]
 
     def push(self, char: str) -> None:
         """Take a `piece`; raises `MalformedJson` where this cannot be a call."""

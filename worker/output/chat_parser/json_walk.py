@@ -52,11 +52,8 @@ class JsonWalk:
         """A value ends with this character."""
         self.ended_before: Path | None = None
         """A number or word ended with the character before this one."""
-
-    @property
-    def is_done(self) -> bool:
+        self.is_done = False
         """The value is complete."""
-        return self._state is _WalkState.DONE
 
     @property
     def is_in_string(self) -> bool:
@@ -141,7 +138,8 @@ class JsonWalk:
 
     def _end_value(self) -> None:
         self.ended = self._path
-        self._state = _WalkState.AFTER if self._stack else _WalkState.DONE
+        self.is_done = not self._stack
+        self._state = _WalkState.DONE if self.is_done else _WalkState.AFTER
 
     def _open_string(self) -> None:
         self._text = ['"']

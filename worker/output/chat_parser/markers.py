@@ -141,8 +141,7 @@ def _skip_space(text: str, at: int, part: str) -> int:
 def _literal_end(part: str, text: str, at: int) -> int | MarkerMatch:
     if text.startswith(part, at):
         return at + len(part)
-    rest = text[at : at + len(part)]
-    is_open = at + len(rest) == len(text) and part.startswith(rest)
+    is_open = at + len(part) > len(text) and part.startswith(text[at:])
     return MarkerMatch.PARTIAL if is_open else MarkerMatch.NONE
 
 

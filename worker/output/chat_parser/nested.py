@@ -38,19 +38,20 @@ class NestedReader(TagReader):
         self._parts: list[str] = []
         """The arguments so far."""
 
-    def push(self, char: str) -> None:
-        """Take one character; raises `MalformedJson` where no tag comes first."""
+    def push(self, piece: str) -> None:
+        """Take a `piece`; raises `MalformedJson` where no tag comes first."""
         nested = self._nested
         if not self.has_committed:
-            self._text = (self._text + char).lstrip()
+            self._text = (self._text + piece).lstrip()
             if not nested.mark.startswith(self._text):
                 raise MalformedJson
             if self._text == nested.mark:
                 self._parts.append(self._text)
+                self._until = nested.close[-1]
                 self._commit()
             return
-        self._parts.append(char)
-        self._text = (self._text + char)[-len(nested.close) :]
+        self._parts.append(piece)
+        self._text = (self._text + piece)[-len(nested.close) :]
         if self._text == nested.close:
             inner = "".join(self._parts).removesuffix(nested.close)
             value = _members(inner, self._whole, nested, 0)

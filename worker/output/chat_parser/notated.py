@@ -39,9 +39,9 @@ class NotatedReader(TagReader):
         """Whether what breaks the notation is emitted as it is."""
         return self.has_committed
 
-    def push(self, char: str) -> None:
-        """Take one character; raises `MalformedJson` where the notation does not allow it."""
-        self._text += char
+    def push(self, piece: str) -> None:
+        """Take a `piece`; raises `MalformedJson` where the notation does not allow it."""
+        self._text += piece
         try:
             while self._text and not self.is_done and self._step():
                 pass
@@ -124,6 +124,7 @@ class NotatedReader(TagReader):
     def _open_string(self, quote: str) -> bool:
         self._text, self._step = self._text[len(quote) :], self._string
         self._quote = quote
+        self._until = quote[-1]
         self._put('"')
         return True
 
@@ -140,6 +141,7 @@ class NotatedReader(TagReader):
         if at >= 0:
             self._text = self._text[len(self._quote) :]
             self._put('"')
+            self._until = ""
             self._step = self._colon if self._in_key else self._after
         return at >= 0 or sure > 0
 

@@ -243,7 +243,7 @@ class ChatParser:
         at, is_open = 0, reader.is_open
         while at < len(self._text):
             piece = reader.piece(self._text, at)
-            was_open, was_writing = is_open, reader.is_writing
+            was_open, was_writing = is_open, is_open and reader.is_writing
             try:
                 reader.push(piece)
             except MalformedJson:

@@ -22,6 +22,9 @@ class ParsedPart:
         return bool(self.content or self.reasoning or self.tool_calls)
 
 
+_NOTHING = ParsedPart()
+
+
 class Sink:
     """Collects parts until they are taken."""
 
@@ -40,11 +43,14 @@ class Sink:
 
     def content(self, text: str) -> None:
         """Add content."""
-        self._content.append(text if self._answer is None else self._answer.push(text))
+        text = text if self._answer is None else self._answer.push(text)
+        if text:
+            self._content.append(text)
 
     def reasoning(self, text: str) -> None:
         """Add reasoning."""
-        self._reasoning.append(text)
+        if text:
+            self._reasoning.append(text)
 
     def open_call(self, name: str) -> None:
         """Begin the next call."""
@@ -61,6 +67,8 @@ class Sink:
 
     def take(self) -> ParsedPart:
         """Return the parts since the last call."""
+        if not (self._content or self._reasoning or self._calls):
+            return _NOTHING
         parsed = ParsedPart(
             "".join(self._content),
             "".join(self._reasoning),

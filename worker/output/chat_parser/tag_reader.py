@@ -14,14 +14,11 @@ class TagReader:
         self._sink = sink
         self._text = ""
         """Text that is not read yet."""
+        self._until = ""
+        """Character with which the next piece ends; empty: each character is a piece."""
         self.is_done = False
-        self.has_committed = False
+        self.has_committed = self.is_open = False
         """Whether the call was emitted."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the call was emitted."""
-        return self.has_committed
 
     @property
     def unread(self) -> str:
@@ -29,17 +26,19 @@ class TagReader:
         return ""
 
     def piece(self, text: str, at: int) -> str:
-        """Return what `push` takes next: one character."""
-        return text[at]
+        """Return what `push` takes next: a part of a value, or one character."""
+        return text[at : text.find(self._until, at) + 1 or None]
 
     def _commit(self) -> None:
         """Emit the call, if it was not."""
         if not self.has_committed:
             self._sink.open_call(self._name)
-            self.has_committed = True
+            self.has_committed = self.is_open = True
 
 
 def overlap(text: str, mark: str) -> int:
     """Return the length of the longest end of a text that begins a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next(n for n in range(longest, -1, -1) if text.endswith(mark[:n]))
+    at = text.find(mark[0], max(0, len(text) - len(mark) + 1))
+    while at >= 0 and not mark.startswith(text[at:]):
+        at = text.find(mark[0], at + 1)
+    return len(text) - at if at >= 0 else 0

@@ -34,7 +34,7 @@ class TaggedReader(TagReader):
         super().__init__(name, sink)
         self._tagged = tagged
         self._types = types
-        self._step: Callable[[], bool] = self._between
+        self._go(self._between, tagged.key_open, tagged.close)
         self._found: Set[str] = ANY_TYPE
         self._closer = tagged.value_close
         self._walk = JsonWalk()
@@ -48,9 +48,18 @@ class TaggedReader(TagReader):
         """Text to give back, without the last character."""
         return "".join([*self._blank, self._text])[:-1]
 
-    def push(self, char: str) -> None:
-        """Take one character; raises `MalformedJson` if neither an argument nor the end comes."""
-        self._text += char
+    def piece(self, text: str, at: int) -> str:
+        """Return what `push` takes next: a tag's rest, a part of other text, or one character."""
+        n_read = len(self._text)
+        for tag in self._tags:
+            if text.startswith(tag[n_read:], at) and tag.startswith(self._text):
+                return tag[n_read:]
+        end = at + max(1, _MAX_KEY - n_read)  # the character that makes a key too long comes alone
+        return text[at : text.find(self._until, at, end) + 1 or end]
+
+    def push(self, piece: str) -> None:
+        """Take a `piece`; raises `MalformedJson` if neither an argument nor the end comes."""
+        self._text += piece
         while self._text and not self.is_done and self._step():
             pass
 
@@ -60,13 +69,13 @@ class TaggedReader(TagReader):
         """Wait for a key or the end."""
         tagged = self._tagged
         if self._takes(tagged.key_open):
-            self._step = self._key
+            self._go(self._key, until=tagged.key_close[-1])
             return True
         if self._takes(tagged.close):
             self._put("}" if self.has_committed else "{}")
             self.is_done = True
             return False
-        if not self._may_become(tagged.key_open, tagged.close):
+        if not any(tag.startswith(self._text) for tag in self._tags):
             self._give_up("}")
         return False
 
@@ -81,11 +90,20 @@ class TaggedReader(TagReader):
         self._found = self._types.get(key, ANY_TYPE)
         self._put(", " if self.has_committed else "{")
         self._put(f"{json.dumps(key, ensure_ascii=False)}: ")
-        self._step = self._told_kind if self._tagged.kinds else self._after_key()
+        if self._tagged.kinds:
+            self._go(self._told_kind, *self._tagged.kinds)
+        else:
+            self._after_key()
         return bool(rest)
 
-    def _after_key(self) -> Callable[[], bool]:
-        return self._open if self._tagged.value_open else self._begin
+    def _after_key(self) -> None:
+        tagged = self._tagged
+        if tagged.has_type:
+            self._go(self._typed, until=tagged.value_open[-1])
+        elif tagged.value_open:
+            self._go(self._open, tagged.value_open)
+        else:
+            self._go(self._begin)
 
     def _told_kind(self) -> bool:
         """Read whether the value is a string; the schema stands where it allows only the other."""
@@ -94,19 +112,17 @@ class TaggedReader(TagReader):
             if self._text.startswith(text):
                 self._text = self._text.removeprefix(text)
                 self._found = self._found & types or self._found
-                self._step = self._after_key()
+                self._after_key()
                 return bool(self._text)
         if not any(text.startswith(self._text) for text in self._tagged.kinds):
             self._give_up("null}")
         return False
 
     def _open(self) -> bool:
-        if self._tagged.has_type:
-            return self._typed()
         if self._takes(self._tagged.value_open):
-            self._step = self._begin
+            self._go(self._begin)
             return True
-        if not self._may_become(self._tagged.value_open):
+        if not self._tagged.value_open.startswith(self._text):
             self._give_up("null}")
         return False
 
@@ -118,7 +134,8 @@ class TaggedReader(TagReader):
                 self._give_up("null}")
             return False
         self._found = {kind} if kind in self._found else self._found
-        self._text, self._step = rest, self._begin
+        self._text = rest
+        self._go(self._begin)
         return bool(rest)
 
     def _begin(self) -> bool:
@@ -140,12 +157,12 @@ class TaggedReader(TagReader):
         if is_block and not is_empty:
             self._text = self._text[1:]
         if "string" not in self._found:
-            self._step = self._value
+            self._go(self._value)
         elif is_empty or not self._starts(self._text[0]):
             self._put('"')
-            self._step = self._string
+            self._go(self._string, until=self._closer[-1])
         else:
-            self._step = self._whole
+            self._go(self._whole, until=self._closer[-1])
         return True
 
     def _starts(self, char: str) -> bool:
@@ -171,7 +188,10 @@ class TaggedReader(TagReader):
             return False
         self._closer = self._tagged.value_close
         self._walk = JsonWalk()
-        self._step = self._walked if self._text[0] in "[{" else self._whole
+        if self._text[0] in "[{":
+            self._go(self._walked)
+        else:
+            self._go(self._whole, until=self._closer[-1])
         return True
 
     def _walked(self) -> bool:
@@ -180,13 +200,13 @@ class TaggedReader(TagReader):
         try:
             self._walk.push(char)
         except MalformedJson:
-            self._step = self._broken
+            self._go(self._broken, until=self._closer[-1])
             return True
         self._text = self._text[1:]
         is_raw = self._walk.is_in_string and char < " "
         self._put(_quoted(char) if is_raw else char)
         if self._walk.is_done:
-            self._step = self._broken
+            self._go(self._broken, until=self._closer[-1])
         return True
 
     def _broken(self) -> bool:
@@ -217,18 +237,23 @@ class TaggedReader(TagReader):
 
     def _end_value(self) -> None:
         self._text = self._text[len(self._closer) :]
-        self._step = self._between
+        self._go(self._between, self._tagged.key_open, self._tagged.close)
 
     # -------------------------------------------------------------------------------------------
 
+    def _go(self, step: Callable[[], bool], *tags: str, until: str = "") -> None:
+        """Go on with a step: one of some tags must come, or text up to a character may."""
+        self._step, self._tags, self._until = step, tags, until
+
     def _takes(self, tag: str) -> bool:
         """Consume a tag, and white space before it."""
-        text = self._text.lstrip()
-        if not text.startswith(tag):
+        if self._text[:1].isspace():
+            text = self._text.lstrip()
             self._blank.append(self._text[: len(self._text) - len(text)])
             self._text = text
+        if not self._text.startswith(tag):
             return False
-        self._text = text[len(tag) :]
+        self._text = self._text[len(tag) :]
         self._blank.clear()
         return True
 
@@ -237,9 +262,6 @@ class TaggedReader(TagReader):
         if self.has_committed:
             self._put(end)
         raise MalformedJson
-
-    def _may_become(self, *tags: str) -> bool:
-        return any(tag.startswith(self._text) for tag in tags)
 
     def _put(self, text: str) -> None:
         self._commit()
