@@ -9,9 +9,9 @@ which white space belongs to a mark is in `worker.output.formats.reasoning_marks
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import cached_property
 from typing import ClassVar
 
+from worker.output.chat_parser.answer_markers import NO_MARKERS, answer_markers
 from worker.output.chat_parser.call_reader import CallReader
 from worker.output.chat_parser.json_answer import JsonAnswer
 from worker.output.chat_parser.json_walk import MalformedJson
@@ -22,9 +22,7 @@ from worker.output.chat_parser.markers import (
     MarkerMatch,
     MarkerSet,
     find,
-    later_openers,
     match_any,
-    openers,
 )
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.notated import NotatedReader
@@ -64,11 +62,6 @@ class ExpectedParts:
     """Whether a stream repeats it."""
 
 
-def _closers(tools: ToolFormat | None) -> list[Marker]:
-    ends = [*tools.closers, tools.end] if tools else []
-    return [Marker(MarkerKind.CLOSER, (text,)) for text in ends if text]
-
-
 class _ParserState(Enum):
     START = auto()
     REASONING = auto()
@@ -104,31 +97,18 @@ class ChatParser:
         """Drops the white space that belongs to marks."""
         self._reasoning: ReasoningReader | None = None
         self._reader: CallReader | TaggedReader | NestedReader | NotatedReader | None = None
-        self._openers = openers(tools, expected.names) if tools else []
-        self._next_calls = later_openers(tools, expected.names) if tools else []
-        self._dropped = [Marker(MarkerKind.DROPPED, (text,)) for text in expected.dropped]
-        self._closers = _closers(tools)
-        self._bare = [Marker(MarkerKind.BARE, ("{",))] if tools and tools.is_bare else []
-        self._later = self._bare if tools and tools.has_words_first else []
-        self._first = MarkerSet(())
-        self._again: list[Marker] = []
         if reasoning_marks and reasoning_marks.close and not expected.is_plain:
-            self._expect_reasoning(reasoning_marks)
+            self._spaces = Spaces(None if reasoning_marks.skips_lead else "")
+        else:
+            reasoning_marks = None
+        names = frozenset(expected.names)
+        self._markers = answer_markers(tools, names, reasoning_marks, expected.dropped)
+        self._first = self._markers.first
+        """What begins reasoning, until it is over."""
         if expected.answer_prefix:
             self._read_prefix(expected)
         self._n_chars = len(self._text)
         """Length of all text so far; that of `_text` if nothing of it is classified yet."""
-
-    def _expect_reasoning(self, marks: ReasoningMarks) -> None:
-        self._spaces = Spaces(None if marks.skips_lead else "")
-        close = marks.close
-        first = [Marker(MarkerKind.REASONING, (text,)) for text in (marks.open, *marks.loose_opens)]
-        if marks.is_anywhere:
-            self._again = first
-            self._dropped.append(Marker(MarkerKind.DROPPED, (close,)))
-        if marks.may_only_end:
-            first = [*first, Marker(MarkerKind.CLOSER, (close,))]
-        self._first = MarkerSet(first)
 
     def _read_prefix(self, expected: ExpectedParts) -> None:
         """Read the part of the answer that the prompt contains."""
@@ -204,14 +184,14 @@ class ChatParser:
         return True
 
     def _match_bare(self) -> tuple[Marker | None, int] | None:
-        at = self._space() if self._bare else 0
-        return None if at is None else self._match_at(at, MarkerSet(self._bare))
+        at = self._space() if self._markers.bare else 0
+        return None if at is None else self._match_at(at, self._markers.bare)
 
     def _leave_reasoning(self) -> None:
         """Reasoning has ended, or there was none: the answer follows."""
         assert self._expected.reasoning_marks is not None
         has_reasoning = self._reasoning is not None
-        self._reasoning, self._first = None, MarkerSet(())
+        self._reasoning, self._first = None, NO_MARKERS
         space = self._expected.reasoning_marks.after_close
         if has_reasoning or space is None:
             self._spaces = Spaces(space)
@@ -230,7 +210,7 @@ class ChatParser:
     def _read_content(self) -> bool:
         """Emit content up to the first marker."""
         self._text = self._spaces.eat(self._text)
-        at, marker, end = find(self._in_content, self._text)
+        at, marker, end = find(self._markers.in_content, self._text)
         self._sink.content(self._text[:at])
         self._text = self._text[at:]
         if marker is not None:
@@ -279,7 +259,7 @@ class ChatParser:
         self._held.clear()
 
     def _read_broken(self) -> bool:
-        at, marker, _ = find(self._in_broken, self._text)
+        at, marker, _ = find(self._markers.in_broken, self._text)
         self._sink.arguments(self._text[:at])
         self._text = self._text[at:]
         if marker is None:
@@ -291,7 +271,7 @@ class ChatParser:
         at = self._space()
         if at is None:
             return False
-        found = self._match_at(at, self._in_between)
+        found = self._match_at(at, self._markers.in_between)
         if found is None:
             return False
         marker, end = found
@@ -311,21 +291,6 @@ class ChatParser:
         _ParserState.BROKEN: _read_broken,
         _ParserState.BETWEEN: _read_between,
     }
-
-    # ---- what to look for: made once, as an answer may have markers for each of 128 tools --------
-
-    @cached_property
-    def _in_content(self) -> MarkerSet:
-        return MarkerSet([*self._openers, *self._again, *self._dropped, *self._later])
-
-    @cached_property
-    def _in_broken(self) -> MarkerSet:
-        return MarkerSet([*self._closers, *self._openers])
-
-    @cached_property
-    def _in_between(self) -> MarkerSet:
-        calls = [*self._openers, *self._next_calls, *self._closers]
-        return MarkerSet([*calls, *self._again, *self._dropped, *self._bare])
 
     # -------------------------------------------------------------------------------------------
 
@@ -351,7 +316,8 @@ class ChatParser:
         self._text = self._text[end:]
         if marker.kind is MarkerKind.REASONING:
             assert self._expected.reasoning_marks is not None
-            self._reasoning = ReasoningReader(self._expected.reasoning_marks)
+            after_open = self._expected.reasoning_marks.after_open
+            self._reasoning = ReasoningReader(self._markers.reasoning_end, after_open)
             self._state = _ParserState.REASONING
         else:
             self._state = _ParserState.CONTENT

@@ -1,7 +1,7 @@
 """Reads reasoning as it arrives, up to its end mark, without the marks' white space."""
 
-from worker.output.chat_parser.markers import Marker, MarkerKind, MarkerSet, find
-from worker.output.formats.reasoning_marks import ReasoningMarks, WhiteSpace
+from worker.output.chat_parser.markers import MarkerKind, MarkerSet, find
+from worker.output.formats.reasoning_marks import WhiteSpace
 
 _WHITE = " \t\n\v\f\r"
 """White space by C's `isspace`."""
@@ -29,14 +29,9 @@ class Spaces:
 class ReasoningReader:
     """One block of reasoning; `push` text until it `is_over`."""
 
-    def __init__(self, reasoning_marks: ReasoningMarks) -> None:
-        self._spaces = Spaces(reasoning_marks.after_open)
-        self._marks = MarkerSet(
-            [
-                Marker(MarkerKind.CLOSER, (reasoning_marks.close,)),
-                *(Marker(MarkerKind.CALL, (text,)) for text in reasoning_marks.ends),
-            ]
-        )
+    def __init__(self, ends: MarkerSet, after_open: WhiteSpace) -> None:
+        self._spaces = Spaces(after_open)
+        self._ends = ends
         self._text = ""
         """Text that is not classified yet."""
         self._held: list[str] = []
@@ -49,7 +44,7 @@ class ReasoningReader:
     def push(self, text: str) -> str:
         """Take text; return the part that is reasoning."""
         self._text = self._spaces.eat(self._text + text)
-        at, marker, end = find(self._marks, self._text)
+        at, marker, end = find(self._ends, self._text)
         if marker is not None:
             self.is_over = True
             self.rest = self._text[end if marker.kind is MarkerKind.CLOSER else at :]
