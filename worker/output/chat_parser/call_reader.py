@@ -1,10 +1,9 @@
 """Reads the JSON of tool calls as it arrives: first the name, then arguments piece by piece."""
 
-import json
 import re
 from collections.abc import Set
 
-from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson, unquote
+from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson, json_string, unquote
 from worker.output.chat_parser.sink import Sink
 from worker.output.formats.tool_format import Path, ToolFormat
 
@@ -120,7 +119,7 @@ class CallReader:
                 self._decode()
             return
         if char < " " and self._walk.is_in_string:
-            char = json.dumps(char)[1:-1]  # a raw line break in a string, as models write it
+            char = json_string(char)[1:-1]  # a raw line break in a string, as models write it
         self._put(char)
 
     def _decode(self) -> None:

@@ -13,6 +13,8 @@ _SCALAR = frozenset("0123456789+-.eEtrufalsn")
 _ESCAPES = frozenset('"\\/bfnrt')
 _HEX = frozenset("0123456789abcdefABCDEF")
 _N_HEX = 4
+_DECODER = json.JSONDecoder(strict=False)
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 class MalformedJson(Exception):
@@ -189,6 +191,11 @@ class JsonWalk:
 
 def unquote(text: str) -> str:
     """Decode a JSON string; raw line breaks pass, halves of surrogate pairs do not."""
-    value = json.loads(text, strict=False)
+    value = _DECODER.decode(text)
     assert isinstance(value, str)
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def json_string(text: str) -> str:
+    """Write a text as a JSON string."""
+    return _ENCODER.encode(text)

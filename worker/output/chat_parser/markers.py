@@ -103,13 +103,10 @@ def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
 
 
-def match_marker(marker: Marker, text: str, start: int) -> int | MarkerMatch:
-    """Return where a marker that begins at `start` ends."""
-    at = start
-    for i, part in enumerate(marker.parts):
-        if i:
-            at = _skip_space(text, at, part)
-        end = _part_end(part, text, at)
+def match_marker(marker: Marker, text: str, at: int) -> int | MarkerMatch:
+    """Return where a marker ends whose first part ends at a place."""
+    for part in marker.parts[1:]:
+        end = _part_end(part, text, _skip_space(text, at, part))
         if isinstance(end, MarkerMatch):
             return end
         at = end
@@ -166,7 +163,7 @@ def match_any(markers: MarkerSet, text: str, at: int) -> tuple[Marker, int] | Ma
         if first is MarkerMatch.PARTIAL:
             return first
         for marker in group:
-            end = match_marker(marker, text, at)
+            end = match_marker(marker, text, first)
             if end is MarkerMatch.PARTIAL:
                 return end
             if isinstance(end, int):

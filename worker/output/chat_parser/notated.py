@@ -1,10 +1,9 @@
 """Reads arguments in a notation that is almost JSON, as they arrive, and writes them as JSON."""
 
-import json
 import re
 from collections.abc import Callable
 
-from worker.output.chat_parser.json_walk import MAX_DEPTH, MalformedJson
+from worker.output.chat_parser.json_walk import MAX_DEPTH, MalformedJson, json_string
 from worker.output.chat_parser.sink import Sink
 from worker.output.chat_parser.tag_reader import TagReader, overlap
 from worker.output.formats.tool_format import Notation
@@ -79,7 +78,7 @@ class NotatedReader(TagReader):
             return False
         begin = "" if self.has_committed else "{"
         self._text, self._step = rest, self._value
-        self._put(f"{begin}{json.dumps(key.strip(), ensure_ascii=False)}:")
+        self._put(f"{begin}{json_string(key.strip())}:")
         return True
 
     def _value(self) -> bool:
@@ -136,7 +135,7 @@ class NotatedReader(TagReader):
         if self._notation.has_escapes and "\\" in self._text[:sure]:
             sure, at = self._text.index("\\"), -1
         if sure:
-            self._put(json.dumps(self._text[:sure], ensure_ascii=False)[1:-1])
+            self._put(json_string(self._text[:sure])[1:-1])
         self._text = self._text[sure:]
         if at >= 0:
             self._text = self._text[len(self._quote) :]

@@ -8,6 +8,8 @@ from protocol.wire.messages import ToolCallDelta
 from worker.output.chat_parser.json_answer import JsonAnswer
 
 _ALPHABET = string.ascii_letters + string.digits
+_CHARS = bytes(ord(_ALPHABET[byte % len(_ALPHABET)]) for byte in range(256))
+"""Byte -> the character of an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,7 @@ class Sink:
     def open_call(self, name: str) -> None:
         """Begin the next call."""
         self._index += 1
-        some = secrets.token_bytes(self._id_length)
-        call_id = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in some)
+        call_id = secrets.token_bytes(self._id_length).translate(_CHARS).decode()
         self._calls.append((self._index, call_id, name, []))
 
     def arguments(self, text: str) -> None:

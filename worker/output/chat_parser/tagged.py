@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Set
 
-from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson
+from worker.output.chat_parser.json_walk import JsonWalk, MalformedJson, json_string
 from worker.output.chat_parser.sink import Sink
 from worker.output.chat_parser.tag_reader import TagReader, overlap
 from worker.output.formats.tool_format import Tagged
@@ -89,7 +89,7 @@ class TaggedReader(TagReader):
         key, self._text = key.strip(), rest
         self._found = self._types.get(key, ANY_TYPE)
         self._put(", " if self.has_committed else "{")
-        self._put(f"{json.dumps(key, ensure_ascii=False)}: ")
+        self._put(f"{json_string(key)}: ")
         if self._tagged.kinds:
             self._go(self._told_kind, *self._tagged.kinds)
         else:
@@ -270,13 +270,13 @@ class TaggedReader(TagReader):
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return json_string(text)[1:-1]
 
 
 def _kind(text: str) -> str:
     """Name the type of a JSON text; empty: it is none."""
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError):
         return ""
     for kind, types in _PYTHON.items():
@@ -289,6 +289,7 @@ def _refuse(name: str) -> None:
     raise ValueError(name)
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse)
 _PYTHON: Mapping[str, type | tuple[type, ...]] = {
     "string": str,
     "boolean": bool,
