@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -34,17 +35,30 @@ WORDS = [
 PIECES = [b"", b"", *(bytes([i]) for i in range(256)), *(word.encode() for word in WORDS)]
 PIECES += ["é".encode() * 2, b"a\xc3", b"\xa9b", b"</s>", b"a\0b"]
 EOG = PIECES.index(b"</s>")
+FIRST_BYTE = PIECES.index(b"\0")
 TRIE = TokenTrie(PIECES)
 
 
+def rules(text: str) -> TokenGrammar:
+    return TokenGrammar(Automaton(parse(text)), TRIE, [EOG])
+
+
+shared_rules = lru_cache(maxsize=4)(rules)
+
+
 def matcher(text: str) -> Matcher:
-    return Matcher(TokenGrammar(Automaton(parse(text)), TRIE, [EOG]), PIECES)
+    return Matcher(rules(text), PIECES)
+
+
+def follower(text: str) -> Matcher:
+    """Follow a grammar with rules that were read once, as the tasks of a worker share them."""
+    return Matcher(shared_rules(text), PIECES)
 
 
 def say(grammar: Matcher, text: str | bytes) -> None:
     """Accept a text byte by byte."""
     for byte in text.encode() if isinstance(text, str) else text:
-        grammar.accept(PIECES.index(bytes([byte])))
+        grammar.accept(FIRST_BYTE + byte)
 
 
 def allowed(grammar: Matcher) -> set[bytes]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.grammar.test_matcher import EOG, PIECES, matcher
+from tests.worker.grammar.test_matcher import EOG, FIRST_BYTE, follower
 from tests.worker.output.format_templates import JSON_TEMPLATES, TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import TIME, USER, read
@@ -56,12 +56,11 @@ def expected_of(name: str) -> ExpectedParts:
 
 def allows(grammar: str, text: str) -> bool:
     """Whether a grammar allows this text as a whole answer."""
-    one = matcher(grammar)
+    one = follower(grammar)
     for byte in text.encode():
-        token = PIECES.index(bytes([byte]))
-        if not one.is_allowed(token):
+        if not one.is_allowed(FIRST_BYTE + byte):
             return False
-        one.accept(token)
+        one.accept(FIRST_BYTE + byte)
     return one.is_allowed(EOG)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Finish
 from tests.worker.chat_cases import BY_NAME
-from tests.worker.grammar.test_matcher import matcher, say
+from tests.worker.grammar.test_matcher import follower, say
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
 from tests.worker.served import Served
@@ -226,7 +226,7 @@ def test_the_grammar_takes_what_the_schema_allows(name: str) -> None:
         [{"n": 1, "size": None, "code": "x", "more": inner, "pair": [1.5, True]}],
         [{"n": 1, "size": 2.5, "code": "x", "any": [{"a": None, "b": {}}, [], "c", -1]}],
     ):
-        one = matcher(grammar)
+        one = follower(grammar)
         say(one, written(name, *(("python", call) for call in calls), ("get_time", EMPTY)))
 
 
@@ -250,7 +250,7 @@ def test_the_grammar_takes_what_the_schema_allows(name: str) -> None:
 def test_the_grammar_refuses_what_the_schema_forbids(name: str, arguments: dict[str, Any]) -> None:
     grammar = read(TEMPLATES[name], USER, tools=(TOOL,), tool_choice="required").grammar
     with pytest.raises(Exception, match="grammar"):
-        say(matcher(grammar), written(name, ("python", arguments)))
+        say(follower(grammar), written(name, ("python", arguments)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -261,9 +261,9 @@ def test_many_required_arguments_come_as_the_template_writes_them(name: str) -> 
     grammar = read(TEMPLATES[name], USER, tools=(tool,), tool_choice="required").grammar
     orders = names, sorted(names)
     right, wrong = orders[::-1] if name == "gemma-4" else orders
-    say(matcher(grammar), written(name, ("python", dict.fromkeys(right) | {"b": 1})))
+    say(follower(grammar), written(name, ("python", dict.fromkeys(right) | {"b": 1})))
     with pytest.raises(Exception, match="grammar"):
-        say(matcher(grammar), written(name, ("python", dict.fromkeys(wrong))))
+        say(follower(grammar), written(name, ("python", dict.fromkeys(wrong))))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker.grammar.test_matcher import matcher, say
+from tests.worker.grammar.test_matcher import follower, say
 from tests.worker.output.format_templates import TAGGED_TEMPLATES
 from tests.worker.output.test_chat_parse import parse
 from tests.worker.prompt.test_conversation import CALLED, RESULT, TIME, USER, WEATHER, read
@@ -133,10 +133,10 @@ def blocks(*keys: str) -> str:
 def test_required_arguments_come_in_any_order_and_others_between_them() -> None:
     grammar = read(TEMPLATES["qwen3.5"], tools=(ORDER_TOOL,), tool_choice="required").grammar
     for keys in permutations(("amount", "size", "gift", "note")):
-        say(matcher(grammar), blocks(*keys))
+        say(follower(grammar), blocks(*keys))
     for keys in (("size", "gift"), ("size", "size", "gift", "amount"), ()):
         with pytest.raises(Exception, match="grammar"):
-            say(matcher(grammar), blocks(*keys))
+            say(follower(grammar), blocks(*keys))
 
 
 @pytest.mark.slow
@@ -151,10 +151,10 @@ def test_many_tools_of_six_required_arguments_have_a_grammar(n_tools: int, is_fr
     grammar = read(TEMPLATES["kimi-k3"], tools=tools, tool_choice="required").grammar
     name, keys = names.popitem()
     last = kimi((name, "string", dict.fromkeys(keys, "x"))).removesuffix("<|end_of_msg|>")
-    say(matcher(grammar), last)
+    say(follower(grammar), last)
     if is_free:
         back = kimi((name, "string", dict.fromkeys(keys[::-1], "x")))
-        say(matcher(grammar), back.removesuffix("<|end_of_msg|>"))
+        say(follower(grammar), back.removesuffix("<|end_of_msg|>"))
 
 
 @pytest.mark.parametrize(
@@ -222,18 +222,18 @@ def test_kimi_k3_tells_types_and_ends_its_message() -> None:
         "<|close|>call<|sep|><|close|>tools",
     )
     text = f"<|open|>think<|sep|>Hm<|close|>think<|sep|>{found.removesuffix('<|end_of_msg|>')}"
-    say(matcher(grammar), text)
+    say(follower(grammar), text)
     for wrong in ('"boolean"', "true", "12", ">S<"):
         with pytest.raises(Exception, match="grammar"):
-            say(matcher(grammar), text.replace(wrong, ">M<" if wrong == ">S<" else '"number"'))
+            say(follower(grammar), text.replace(wrong, ">M<" if wrong == ">S<" else '"number"'))
 
 
 def test_muse_glimmer_is_held_to_calls_once_it_addresses_a_tool() -> None:
     prompt = read(TEMPLATES["muse-glimmer"], tools=(ORDER_TOOL, TIME))
     assert prompt.triggers == (" to=order<|message|>", " to=get_time<|message|>")
     calls = muse("get_time", {}), muse("order", {"size": "S", "gift": "true", "amount": "12"})
-    say(matcher(prompt.grammar), "<|eom|><|start|>assistant".join(calls))
+    say(follower(prompt.grammar), "<|eom|><|start|>assistant".join(calls))
     grammar = read(TEMPLATES["muse-glimmer"], tools=(TIME,), tool_choice="required").grammar
-    say(matcher(grammar), f" to=self<|message|>Hm<|eom|><|start|>assistant{calls[0]}")
+    say(follower(grammar), f" to=self<|message|>Hm<|eom|><|start|>assistant{calls[0]}")
     with pytest.raises(Exception, match="grammar"):
-        say(matcher(grammar), " to=user<|message|>")
+        say(follower(grammar), " to=user<|message|>")

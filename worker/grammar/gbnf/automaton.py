@@ -35,8 +35,9 @@ _BYTES = frozenset(range(_N_BYTES))
 _ASCII = 128
 
 
-Partition = Sequence[tuple[tuple[int, ...], Mapping[int, Sequence[int]]]]
-"""Which of some sets hold, and the bytes for which they do, by the bytes that still follow."""
+Partition = tuple[Mapping[int, None], Sequence[tuple[tuple[int, ...], Mapping[int, Sequence[int]]]]]
+"""The bytes in none of some sets; and which sets hold, and the bytes for which they do, by the
+bytes that still follow."""
 
 
 class TooCostlyError(Exception):
@@ -255,7 +256,9 @@ class Automaton:
             if self._grammar.kinds[place.at] == SymbolKind.CHARS:
                 by_set.setdefault(self._grammar.values[place.at], []).append(place)
         groups = list(by_set.values())
-        for holding, found in self._partition(tuple(by_set)):
+        refused, partition = self._partition(tuple(by_set))
+        state.moves.update(refused)
+        for holding, found in partition:
             target = self._beyond([place for i in holding for place in groups[i]])
             for n_left, some in found.items():
                 state.moves.update(dict.fromkeys(some, self._within(target, n_left)))
@@ -272,13 +275,13 @@ class Automaton:
                 holding.setdefault(byte, []).append(i)
         unclear = {byte for _, some in covers for byte in some}
         groups: dict[tuple[int, ...], dict[int, list[int]]] = {}
-        groups[()] = {0: list(_BYTES.difference(holding, unclear))}  # most bytes of most states
         for byte in holding.keys() - unclear:
             by_length = groups.setdefault(tuple(holding[byte]), {})
             by_length.setdefault(_first(byte)[1], []).append(byte)
         if len(self._partitions) > _KEPT_PARTITIONS:
             self._partitions.clear()
-        found = self._partitions[sets] = list(groups.items())
+        refused = dict.fromkeys(_BYTES.difference(holding, unclear))
+        found = self._partitions[sets] = refused, list(groups.items())
         return found
 
     def _cover(self, number: int) -> tuple[bytes, bytes]:
