@@ -82,9 +82,8 @@ class Grammar:
         starts = []
         for symbols in alternatives:
             starts.append(len(self.kinds))
-            for symbol in symbols:
-                self.kinds.append(symbol.kind)
-                self.values.append(symbol.value)
+            self.kinds.extend([symbol.kind for symbol in symbols])
+            self.values.extend([symbol.value for symbol in symbols])
             self.kinds.append(SymbolKind.END)
             self.values.append(0)
         self.alternatives.append(starts)
