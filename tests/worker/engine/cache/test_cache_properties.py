@@ -2,6 +2,7 @@
 
 import itertools
 import struct
+from functools import cache
 
 import pytest
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ FOX = "The quick brown fox jumps over the lazy dog. "
 BEGINNINGS = ("", FOX, FOX * 2, "Other: " + FOX)
 
 
+@cache
 def alone(prompt: str, n_predict: int) -> str:
     """The text that nobody else had any part in."""
     rig = Rig(n_slots=1, n_cells=512, n_branches=0)
