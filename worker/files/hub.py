@@ -135,10 +135,11 @@ def pick_projector(names: Iterable[str], model: str) -> str:
     """Choose a model's projector as llama-server does: nearest folder, then nearest bit width."""
     folder = PurePosixPath(model).parent.parts
     found: list[tuple[int, int, str]] = []
-    for name in sorted(names):
-        at = PurePosixPath(name).parent.parts
-        if name.endswith(".gguf") and "mmproj" in name and folder[: len(at)] == at:
-            found.append((-len(at), abs(_bits(name) - _bits(model)), name))
+    for name in names:
+        if name.endswith(".gguf") and "mmproj" in name:
+            at = PurePosixPath(name).parent.parts
+            if folder[: len(at)] == at:
+                found.append((-len(at), abs(_bits(name) - _bits(model)), name))
     return min(found)[2] if found else ""
 
 
