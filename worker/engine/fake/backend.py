@@ -330,8 +330,11 @@ class FakeBackend:
 
     def _note_mark(self, seq: int) -> bool:
         """Remember the last marker of a sequence; return whether there is one."""
-        data = bytes(token if 0 <= token < N_BYTES else 0 for token in self._cells[seq])
-        marks = list(_MARK.finditer(data))
+        cells = self._cells[seq]
+        marks = []
+        if ord("[") in cells:  # most texts have no marker
+            data = bytes(token if 0 <= token < N_BYTES else 0 for token in cells)
+            marks = list(_MARK.finditer(data))
         self._generated_from[seq] = marks[-1].end() if marks else 0
         if marks:
             self._faults[seq] = marks[-1].group(1), marks[-1].group(2) or b""
