@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,9 +84,10 @@ class GatewayProcess:
 Pair = tuple[GatewayProcess, GatewayProcess]
 
 
-@contextmanager
-def paired(folder: Path) -> Iterator[Pair]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Run two gateways and four workers that dial both."""
+    folder = tmp_path_factory.mktemp("pair")
     config = folder / "pool.toml"
     config.write_text(CONFIG)
     with ExitStack() as stack:
@@ -104,22 +105,8 @@ def paired(folder: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def doomed(tmp_path: Path) -> Iterator[Pair]:
-    """A pair of which the test kills one while it has every slot."""
-    with paired(tmp_path) as pair:
-        yield pair
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    """A pair for all tests that leave both."""
-    with paired(tmp_path_factory.mktemp("pair")) as pair:
-        yield pair
-
-
-@pytest.fixture
 def gateways(shared: Pair) -> Pair:
-    """The pair, when both are there and nothing runs on it any more."""
+    """The pair, with another gateway for one that was killed, once nothing runs on it any more."""
     for gateway in shared:
         gateway.restore()
     assert eventually(lambda: all(map(has_all, shared)), 30)
@@ -165,8 +152,8 @@ def test_both_serve_more_than_fits_and_nobody_starves(gateways: Pair) -> None:
     assert eventually(lambda: all(map(has_all, gateways)))
 
 
-def test_a_killed_gateway_leaves_its_credits_to_the_other(doomed: Pair) -> None:
-    first, other = doomed
+def test_a_killed_gateway_leaves_its_credits_to_the_other(gateways: Pair) -> None:
+    first, other = gateways
     with ThreadPoolExecutor(16) as pool:
         lost = [pool.submit(first.complete, n_predict=2000) for _ in range(8)]
         assert eventually(lambda: len(first.busy()) == 8)
