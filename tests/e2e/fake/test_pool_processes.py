@@ -77,15 +77,28 @@ def test_second_ctrl_c_ends_at_once(serve: Serve) -> None:
 
 
 @pytest.fixture(scope="module")
-def unlucky(serve_all: Serve) -> Served:
-    """A pool with a worker for each test that kills or stops one, and one that is left alone."""
+def unlucky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Three models and a key; a worker for each test that kills or stops one, and one beside."""
+    folder = tmp_path_factory.mktemp("unlucky")
+    (folder / "keys").write_text("# keys\nright\n")
     workers = (
         {"name": "killed", "alias": "pair"},
         {"name": "whole", "alias": "pair"},
         {"name": "only", "alias": "single"},
         {"name": "stopped", "alias": "stalling", "stall_s": 1.0},
     )
-    return serve_all(*({**worker, **SLOW} for worker in workers)).wait_until_ready()
+    with pools_in(folder) as begin:
+        slow = ({**worker, **SLOW} for worker in workers)
+        served = begin(*slow, gateway={"api_key_file": ["keys"]}).wait_until_ready()
+        served.client.headers["authorization"] = "Bearer right"
+        yield served
+
+
+@pytest.fixture(scope="module")
+def narrow(serve_all: Serve) -> Served:
+    """A pool of one slot, which has it free again after each test."""
+    worker = {"name": "a", "n_slots": 1, **SLOW}
+    return serve_all(worker, gateway={"continues": False}).wait_until_ready()
 
 
 def test_killed_worker_comes_back_and_others_go_on(unlucky: Served) -> None:
@@ -128,9 +141,9 @@ def test_stream_of_a_killed_worker_waits_for_the_next_one_and_goes_on(unlucky: S
 
 
 def test_stream_of_a_killed_worker_that_may_not_go_on_ends_with_an_error_event(
-    serve: Serve,
+    narrow: Served,
 ) -> None:
-    served = serve({"name": "a", **SLOW}, gateway={"continues": False}).wait_until_ready()
+    served = narrow
     seen: list[dict[str, Any]] = []
     with (
         pytest.raises(httpx.RemoteProtocolError),
@@ -163,8 +176,8 @@ def test_hanging_engine_is_replaced(serve: Serve) -> None:
     assert eventually(lambda: served.complete("again").status_code == 200)
 
 
-def test_killed_gateway_comes_back_and_workers_find_it(serve: Serve) -> None:
-    served = serve({"name": "a"}).wait_until_ready()
+def test_killed_gateway_comes_back_and_workers_find_it(narrow: Served) -> None:
+    served = narrow
     worker = served.pid_of("a")
     os.kill(served.pid_of("gateway"), signal.SIGKILL)
     served.wait_for("process died child=gateway")
@@ -173,6 +186,7 @@ def test_killed_gateway_comes_back_and_workers_find_it(serve: Serve) -> None:
         assert eventually(lambda: client.get("/readyz").status_code == 200)
         assert client.post("/completion", json={"prompt": "x", "n_predict": 1}).status_code == 200
     os.kill(worker, 0)
+    served.reconnect()
 
 
 def test_kill_9_of_the_supervisor_leaves_nobody(serve: Serve) -> None:
@@ -240,44 +254,26 @@ def test_mistakes_are_one_clear_line(
         assert len(process.lines) == 1
 
 
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A pool of two models with a key."""
-    folder = tmp_path_factory.mktemp("locked")
-    (folder / "keys").write_text("# keys\nright\n")
-    workers = ({"name": "a", "alias": "alpha"}, {"name": "b", "alias": "beta"})
-    with pools_in(folder) as begin:
-        yield begin(*workers, gateway={"api_key_file": ["keys"]}).wait_until_ready()
-
-
-def test_two_models_answer_by_name(locked: Served) -> None:
-    served = locked
-    served.client.headers["authorization"] = "Bearer right"
-    listed = served.client.get("/v1/models").json()["data"]
-    assert sorted(model["id"] for model in listed) == ["alpha", "beta"]
-    for name in ("alpha", "beta"):
+def test_models_answer_by_name(unlucky: Served) -> None:
+    listed = unlucky.client.get("/v1/models").json()["data"]
+    assert sorted(model["id"] for model in listed) == ["pair", "single", "stalling"]
+    for name in ("pair", "single", "stalling"):
         body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
-        response = served.client.post("/v1/chat/completions", json=body)
+        response = unlucky.client.post("/v1/chat/completions", json=body)
         assert response.status_code == 200, response.text
         assert response.json()["model"] == name
     body = {"model": "gamma", "prompt": "x"}
-    response = served.client.post("/v1/completions", json=body)
+    response = unlucky.client.post("/v1/completions", json=body)
     assert response.status_code in (400, 404)
     assert "gamma" in response.json()["error"]["message"]
 
 
-def test_wrong_key_is_401(locked: Served) -> None:
+def test_wrong_key_is_401(unlucky: Served) -> None:
     for key, status in (("", 401), ("wrong", 401), ("right", 200)):
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        body = {"model": "alpha", "prompt": "x"}
-        answer = httpx.post(f"{locked.url}/completion", json=body, headers=headers)
+        body = {"model": "pair", "prompt": "x", "n_predict": 8}
+        answer = httpx.post(f"{unlucky.url}/completion", json=body, headers=headers)
         assert answer.status_code == status
-
-
-@pytest.fixture(scope="module")
-def narrow(serve_all: Serve) -> Served:
-    """A pool of one slot, for tests that leave it free."""
-    return serve_all({"n_slots": 1, **SLOW}).wait_until_ready()
 
 
 def test_client_that_leaves_its_stream_frees_the_slot(narrow: Served) -> None:
