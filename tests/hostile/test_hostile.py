@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(300)]
 
 SHARE = {"numbers": 10, "encodings": 6, "tokens": 4}
 """Of these groups every n-th case is sent; `python -m tests.hostile` sends them all."""
-AT_ONCE = {"raw_http": 8}
+AT_ONCE = {"raw_http": 16}
 """Of these groups so many cases are sent at once, not two: they wait for no answer to come."""
 LONGEST_GAP_S = 1.0
 WORST_LAG_S = 0.25
@@ -37,8 +37,12 @@ class Attacked:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """Two workers of llama.cpp; what must hold after all attacks is looked at in the end."""
-    pool = start_pool(tmp_path_factory.mktemp("attacked"), f'model = "{shallow_path()}"\n')
+    """Two workers of llama.cpp; what must hold after all attacks is looked at in the end.
+
+    Of one thread each: those of a model wait for one another awake, on cores that others need.
+    """
+    extra = f'model = "{shallow_path()}"\nn_threads = 1\n'
+    pool = start_pool(tmp_path_factory.mktemp("attacked"), extra)
     try:
         before = Footprint.of(pool)
         with Neighbours(pool.url, n_streams=1) as neighbours:
