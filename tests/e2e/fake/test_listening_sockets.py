@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest
 
 from tests.e2e.conftest import Serve
 from tests.e2e.process import Process, python, wait_for_exit
+from tests.e2e.served import Served
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +46,23 @@ def ask(url: str) -> str:
         return type(error).__name__
 
 
-def test_a_killed_gateway_refuses_no_connection(serve: Serve) -> None:
-    served = serve({"count": 1}).wait_until_ready()
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the Unix socket of the pool is."""
+    return tmp_path_factory.mktemp("sockets") / "http.sock"
+
+
+@pytest.fixture(scope="module")
+def served(serve_all: Serve, path: Path) -> Iterator[Served]:
+    """A pool on an address and on a Unix socket, which goes with it at the end."""
+    pool = serve_all({"count": 1}, gateway={"host": f"127.0.0.1,{path}"}).wait_until_ready()
+    yield pool
+    pool.signal(signal.SIGTERM)
+    assert pool.wait() == 0
+    assert not path.exists()
+
+
+def test_a_killed_gateway_refuses_no_connection(served: Served) -> None:
     pid, gone = served.pid_of("gateway"), threading.Event()
 
     def connect_until_gone(_: int) -> list[str]:
@@ -67,20 +84,16 @@ def test_a_killed_gateway_refuses_no_connection(serve: Serve) -> None:
     served.wait_for("process ready child=gateway")
 
 
-def test_a_unix_socket_outlives_a_gateway_and_goes_at_the_end(serve: Serve, tmp_path: Path) -> None:
-    path = tmp_path / "http.sock"
-    served = serve({"count": 1}, gateway={"host": f"127.0.0.1,{path}"}).wait_until_ready()
+def test_a_unix_socket_outlives_a_gateway(served: Served, path: Path) -> None:
     os.kill(served.pid_of("gateway"), signal.SIGKILL)
     transport = httpx.HTTPTransport(uds=str(path))
     with httpx.Client(transport=transport, base_url="http://x", timeout=30) as client:
         assert client.get("/livez").status_code == 200
-    served.signal(signal.SIGTERM)
-    assert served.wait() == 0
-    assert not path.exists()
+    served.wait_for("process ready child=gateway")
 
 
 @pytest.mark.parametrize("command", ["serve", "gateway"])
-def test_sockets_of_a_socket_unit_are_taken(command: str, serve: Serve, tmp_path: Path) -> None:
+def test_sockets_of_a_socket_unit_are_taken(command: str, tmp_path: Path) -> None:
     config = tmp_path / "activated.toml"
     config.write_text(
         f'runtime_dir = "{tmp_path}/run"\n[gateway]\nport = 1\n[[worker]]\nbackend = "fake"\n'

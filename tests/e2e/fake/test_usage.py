@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_the_usage_of_all_gateways_outlives_them(serve: Serve, tmp_path: Path) -> None:
     folder = tmp_path / "usage"
     gateway = {"gateways": 2, "usage_dir": str(folder), "api_key": ["root"]}
-    served = serve({"count": 2, "fake_step_ms": 2}, gateway=gateway).wait_until_ready()
+    served = serve({"fake_step_ms": 2}, gateway=gateway).wait_until_ready()
     headers = {"Authorization": "Bearer root"}
     told = []
     for number in range(12):
