@@ -1,6 +1,7 @@
 """A headless Chromium, the pools that its pages are served by, and pages that watch themselves."""
 
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -84,6 +85,15 @@ def fake_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     (folder / "pool.toml").write_text(f"[gateway]\n{table}[[worker]]\n{worker}")
     with serving("--config", str(folder / "pool.toml")) as served:
         yield served
+
+
+@pytest.fixture(scope="package")
+def port() -> Iterator[int]:
+    """The port of all gateways that tests run themselves: the browser has its page in the cache."""
+    with socket.socket() as kept:  # it does not listen, so that each of them can in its turn
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield kept.getsockname()[1]
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

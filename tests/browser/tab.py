@@ -5,24 +5,19 @@ A page of its own costs a test a second of CPU: two processes, all scripts read 
 
 from playwright.async_api import Browser, CDPSession, Page, ViewportSize
 
-from tests.browser.intercept import Intercepted, intercept, release
+from tests.browser.intercept import release
 from tests.browser.watched import Strangers, Watched
 
 SIZE = ViewportSize(width=1280, height=800)
-_NOWHERE = "http://127.0.0.1/nowhere"
-"""Of the same site as all servers of tests: going there takes no new process."""
-
-
-async def _nothing(request: Intercepted) -> None:
-    body = '<link rel="icon" href="data:,">'  # which nobody then asks for
-    await request.fulfill(body, content_type="text/html")
+_NOWHERE = "about:blank"
 
 
 async def leave(page: Page) -> None:
     """Go to an empty page: nothing of the one before runs any more, or asks its server."""
-    await intercept(page, _NOWHERE, _nothing)
-    await page.goto(_NOWHERE)
-    await release(page, _NOWHERE)
+    if page.url.startswith("http"):
+        await page.evaluate("sessionStorage.clear()")  # which no other page can
+    if page.url != _NOWHERE:
+        await page.goto(_NOWHERE)
 
 
 class Tab:
@@ -63,8 +58,6 @@ class Tab:
         if self._session is not None:
             await self._session.detach()  # its scripts go with it
             self._session = None
-        if page.url.startswith("http"):
-            await page.evaluate("sessionStorage.clear()")
         await leave(page)
         await self._forget()
         await page.set_viewport_size(SIZE)
@@ -74,7 +67,7 @@ class Tab:
     async def _forget(self) -> None:
         await self.context.clear_cookies()
         session = await self.context.new_cdp_session(self.page)
-        for origin in self._origins:
+        for origin in self._origins - {_NOWHERE}:
             what = {"origin": origin, "storageTypes": "all"}
             await session.send("Storage.clearDataForOrigin", what)
         await session.detach()

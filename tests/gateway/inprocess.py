@@ -81,7 +81,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def running(folder: Path, **settings: Any) -> AsyncIterator[Running]:
     """Serve with these settings, without workers."""
     endpoint = f"ipc://{folder}/w.sock"
-    config = GatewayConfig(port=0, bind=(endpoint,), **settings)
+    config = GatewayConfig(**{"port": 0, "bind": (endpoint,), **settings})
     socks = listen(config)
     url = url_of(socks[0], config)
     metrics = Metrics()

@@ -101,16 +101,16 @@ async def begin(workers: Sequence[FakeWorker]) -> None:
                 await worker.send(Envelope(task, started), Envelope(task, read))
 
 
-async def test_an_empty_pool(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(view):
+async def test_an_empty_pool(view: Page, tmp_path: Path, port: int) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(view):
         await view.goto(f"{gateway.url}/pool")
         await expect(view.get_by_text("No worker is connected.")).to_be_visible()
         await look(view, "empty")
         assert await violations(view) == []
 
 
-async def test_sixteen_workers_of_four_hosts(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(view):
+async def test_sixteen_workers_of_four_hosts(view: Page, tmp_path: Path, port: int) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(view):
         workers = [
             await gateway.add_worker(
                 FakeOptions(
@@ -134,8 +134,8 @@ async def test_sixteen_workers_of_four_hosts(view: Page, tmp_path: Path) -> None
             assert await violations(view) == []
 
 
-async def test_long_names_and_sixty_four_slots(view: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(view):
+async def test_long_names_and_sixty_four_slots(view: Page, tmp_path: Path, port: int) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(view):
         worker = await gateway.add_worker(
             FakeOptions(name=LONG_NAME, model=LONG_MODEL, n_slots=64, n_ctx=150, free_running=False)
         )
@@ -151,8 +151,10 @@ async def test_long_names_and_sixty_four_slots(view: Page, tmp_path: Path) -> No
             await look(view, "long-names-dialog")
 
 
-async def test_workers_that_are_dead_kept_stopped_or_replaced(view: Page, tmp_path: Path) -> None:
-    async with administered(tmp_path) as (gateway, supervisor), leaving(view):
+async def test_workers_that_are_dead_kept_stopped_or_replaced(
+    view: Page, tmp_path: Path, port: int
+) -> None:
+    async with administered(tmp_path, port=port) as (gateway, supervisor), leaving(view):
         await view.goto(f"{gateway.url}/pool")
         await use_key(view, "boss")
         processes = (

@@ -40,8 +40,8 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield served
 
 
-async def test_a_model_is_loaded_and_unloaded(page: Page, tmp_path: Path) -> None:
-    async with routing(tmp_path, "chat", "code") as (gateway, supervisor), leaving(page):
+async def test_a_model_is_loaded_and_unloaded(page: Page, tmp_path: Path, port: int) -> None:
+    async with routing(tmp_path, "chat", "code", port=port) as (gateway, supervisor), leaving(page):
         supervisor.held["chat"] = asyncio.Event()
         await page.goto(f"{gateway.url}/pool")
         models = page.get_by_role("region", name="Models").locator("li")
@@ -67,8 +67,10 @@ async def test_a_model_is_loaded_and_unloaded(page: Page, tmp_path: Path) -> Non
         assert supervisor.orders == ["load chat", "unload chat"]
 
 
-async def test_a_model_that_cannot_be_loaded_says_why(page: Page, tmp_path: Path) -> None:
-    async with routing(tmp_path, "chat") as (gateway, supervisor), leaving(page):
+async def test_a_model_that_cannot_be_loaded_says_why(
+    page: Page, tmp_path: Path, port: int
+) -> None:
+    async with routing(tmp_path, "chat", port=port) as (gateway, supervisor), leaving(page):
         supervisor.failing.add("chat")
         await page.goto(f"{gateway.url}/pool")
         await page.get_by_role("button", name="Load chat").click()
@@ -100,9 +102,9 @@ async def test_a_rolling_change_is_seen_from_its_beginning_to_its_end(
 
 
 async def test_a_rolling_change_is_taken_back_and_its_failure_is_told(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with administered(tmp_path) as (gateway, supervisor), leaving(page):
+    async with administered(tmp_path, port=port) as (gateway, supervisor), leaving(page):
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
         fields = {"number": 1, "n_done": 1, "n_total": 3, "worker": "h/w0"}
@@ -124,8 +126,10 @@ async def test_a_rolling_change_is_taken_back_and_its_failure_is_told(
         await expect(page.get_by_role("log")).to_contain_text("the answer was wrong")
 
 
-async def test_everything_is_done_with_the_keyboard_alone(page: Page, tmp_path: Path) -> None:
-    async with administered(tmp_path) as (gateway, supervisor), leaving(page):
+async def test_everything_is_done_with_the_keyboard_alone(
+    page: Page, tmp_path: Path, port: int
+) -> None:
+    async with administered(tmp_path, port=port) as (gateway, supervisor), leaving(page):
         await gateway.add_worker(FakeOptions(name="h/w9"))
         await page.goto(f"{gateway.url}/pool")
         await expect(page.get_by_role("textbox", name="API key")).to_be_focused()
@@ -166,9 +170,9 @@ async def test_everything_is_done_with_the_keyboard_alone(page: Page, tmp_path: 
 
 
 async def test_an_order_that_is_answered_late_closes_no_other_dialog(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with administered(tmp_path) as (gateway, _), leaving(page):
+    async with administered(tmp_path, port=port) as (gateway, _), leaving(page):
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
         held = await hold(page, "*/admin/drain")

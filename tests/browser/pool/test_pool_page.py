@@ -71,8 +71,10 @@ async def asking(gateway: Running, n: int, key: str = "") -> AsyncIterator[None]
         await asyncio.wait(tasks)
 
 
-async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+async def test_cells_and_figures_are_live_while_chats_run(
+    page: Page, tmp_path: Path, port: int
+) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         names = ("gpu-1/chat-1", "gpu-1/chat-2", "gpu-2/chat-1")
         workers = [await gateway.add_worker(replace(STILL, name=name)) for name in names]
         await page.goto(f"{gateway.url}/pool")
@@ -97,8 +99,8 @@ async def test_cells_and_figures_are_live_while_chats_run(page: Page, tmp_path: 
         await expect(page.locator(".worker .cells i.w")).to_have_count(0)
 
 
-async def test_a_cell_grows_while_its_prompt_is_read(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+async def test_a_cell_grows_while_its_prompt_is_read(page: Page, tmp_path: Path, port: int) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         worker = await gateway.add_worker(replace(STILL, n_ctx=1000))
         await page.goto(f"{gateway.url}/pool")
         async with asking(gateway, 1):
@@ -121,10 +123,10 @@ async def test_a_cell_grows_while_its_prompt_is_read(page: Page, tmp_path: Path)
 
 
 async def test_two_tabs_and_a_network_that_goes_and_comes(
-    page: Page, context: BrowserContext, watched: Watched, tmp_path: Path
+    page: Page, context: BrowserContext, watched: Watched, tmp_path: Path, port: int
 ) -> None:
     watched.allowed += ["ERR_INTERNET_DISCONNECTED", "ERR_NETWORK_CHANGED"]
-    async with running(tmp_path) as gateway, leaving(page):
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         await gateway.add_worker()
         other = await context.new_page()
         for tab in (page, other):
@@ -146,9 +148,9 @@ async def test_two_tabs_and_a_network_that_goes_and_comes(
 
 
 async def test_the_last_requests_say_why_they_went_where_they_went(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         await gateway.add_worker(FakeOptions(name="h/w0"))
         await page.goto(f"{gateway.url}/pool")
         await expect(page.locator(".requests")).to_contain_text("No request has ended yet")
@@ -159,8 +161,10 @@ async def test_the_last_requests_say_why_they_went_where_they_went(
         await take(page, "pool-requests")
 
 
-async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+async def test_a_worker_that_dies_and_comes_back_is_told(
+    page: Page, tmp_path: Path, port: int
+) -> None:
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         worker = await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await expect(page.locator(".worker")).to_have_count(1)
@@ -174,8 +178,10 @@ async def test_a_worker_that_dies_and_comes_back_is_told(page: Page, tmp_path: P
         await expect(log.locator("li").first).to_contain_text("w0 is ready")
 
 
-async def test_a_drain_is_confirmed_and_its_refusal_is_shown(page: Page, tmp_path: Path) -> None:
-    async with administered(tmp_path) as (gateway, supervisor), leaving(page):
+async def test_a_drain_is_confirmed_and_its_refusal_is_shown(
+    page: Page, tmp_path: Path, port: int
+) -> None:
+    async with administered(tmp_path, port=port) as (gateway, supervisor), leaving(page):
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "boss")
         await page.get_by_role("button", name="w0", exact=True).click()
@@ -196,9 +202,9 @@ async def test_a_drain_is_confirmed_and_its_refusal_is_shown(page: Page, tmp_pat
 
 
 async def test_without_keys_nobody_may_drain_and_the_page_says_why(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await page.get_by_role("button", name="w0", exact=True).click()
@@ -208,9 +214,9 @@ async def test_without_keys_nobody_may_drain_and_the_page_says_why(
 
 
 async def test_a_key_is_asked_for_and_one_that_may_not_look_is_told(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with running(tmp_path, **keys_of(tmp_path)) as gateway, leaving(page):
+    async with running(tmp_path, port=port, **keys_of(tmp_path)) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await use_key(page, "user")
@@ -234,9 +240,9 @@ async def test_a_reload_of_the_gateway_loses_nothing_that_was_seen(
 
 
 async def test_nothing_is_received_while_the_page_is_hidden_or_shows_the_chat(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
-    async with running(tmp_path) as gateway, leaving(page):
+    async with running(tmp_path, port=port) as gateway, leaving(page):
         await gateway.add_worker()
         await page.goto(f"{gateway.url}/pool")
         await until(lambda: gateway.feed.n_readers == 1)
@@ -249,10 +255,10 @@ async def test_nothing_is_received_while_the_page_is_hidden_or_shows_the_chat(
 
 
 async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
-    tab: Tab, tmp_path: Path
+    tab: Tab, tmp_path: Path, port: int
 ) -> None:
     page = tab.page
-    async with administered(tmp_path) as (gateway, _), leaving(page):
+    async with administered(tmp_path, port=port) as (gateway, _), leaving(page):
         worker = await gateway.add_worker(FakeOptions(name="h/w2", n_slots=6, free_running=False))
         await page.set_viewport_size({"width": 390, "height": 844})
         await page.goto(f"{gateway.url}/pool")
@@ -272,10 +278,10 @@ async def test_axe_finds_nothing_and_a_phone_scrolls_in_one_direction(
 
 
 async def test_two_hundred_and_fifty_six_workers_are_shown_smoothly(
-    page: Page, tmp_path: Path
+    page: Page, tmp_path: Path, port: int
 ) -> None:
     n_workers, n_slots = 256, 8
-    async with running(tmp_path, heartbeat_s=5.0) as gateway, leaving(page):
+    async with running(tmp_path, port=port, heartbeat_s=5.0) as gateway, leaving(page):
         for i in range(n_workers):
             name = f"host-{i // 64}/w{i % 64}"
             await gateway.add_worker(FakeOptions(name=name, n_slots=n_slots, step_s=0.5))
