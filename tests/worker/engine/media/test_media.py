@@ -39,10 +39,11 @@ from worker.prompt.prompt import PromptReader
 
 def png(width: int, height: int, shade: int = 100) -> bytes:
     """Write a small picture by hand."""
-    rows = b"".join(
-        b"\0" + bytes(v for x in range(width) for v in (x * 6 % 256, y * 8 % 256, shade))
-        for y in range(height)
-    )
+    row, rows = bytearray(1 + 3 * width), bytearray()
+    row[1::3], row[3::3] = bytes(x * 6 % 256 for x in range(width)), bytes([shade]) * width
+    for y in range(height):
+        row[2::3] = bytes([y * 8 % 256]) * width
+        rows += row
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
