@@ -73,5 +73,5 @@ def single() -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def fluent() -> Iterator[Served]:
     """One slot of the whole model: for what a text must make sense for."""
-    with serving(1, model=model_path()) as served:
+    with serving(1, model=model_path(), warmup=False) as served:
         yield served

@@ -16,6 +16,7 @@ from protocol.wire.shapes import Number
 from protocol.wire.values import SAMPLER_NAMES
 from tests.e2e.served import Served
 from tests.examples import examples
+from tests.models.shallow import N_TOKENS
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 
@@ -64,9 +65,9 @@ LEGAL = st.fixed_dictionaries(
         "samplers": st.lists(st.sampled_from(list(SAMPLER_NAMES)), max_size=6),
         "stop": st.lists(st.text(min_size=1, max_size=3), max_size=3),
         "logit_bias": st.dictionaries(
-            st.integers(0, 49151).map(str), st.floats(-50, 50), max_size=3
+            st.integers(0, N_TOKENS - 1).map(str), st.floats(-50, 50), max_size=3
         ),
-        "penalty_prompt": st.text(max_size=5) | st.lists(st.integers(0, 49151), max_size=4),
+        "penalty_prompt": st.text(max_size=5) | st.lists(st.integers(0, N_TOKENS - 1), max_size=4),
         "dry_sequence_breakers": st.lists(st.text(max_size=3), min_size=1, max_size=3),
     },
 )

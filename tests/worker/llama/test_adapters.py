@@ -59,7 +59,8 @@ STEERED_BY_LLAMA_SERVER = (
 def test_texts_are_llama_servers_own(tmp_path: Path) -> None:
     write_lora(tmp_path / "lora.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.05)
     write_control_vector(tmp_path / "cvec.gguf", n_embd=N_EMBD, n_layer=N_LAYER, strength=0.5)
-    whole: dict[str, Any] = {"model": model_path(), "lora": (str(tmp_path / "lora.gguf"),)}
+    lora = (str(tmp_path / "lora.gguf"),)
+    whole: dict[str, Any] = {"model": model_path(), "warmup": False, "lora": lora}
     with serving(1, **whole) as served:
         for scale, text in SAID_BY_LLAMA_SERVER.items():
             asked = {

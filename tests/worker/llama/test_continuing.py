@@ -251,7 +251,7 @@ def test_a_call_of_a_tool_goes_on(single: Served, choice: str) -> None:
 def test_reasoning_within_a_budget_goes_on(single: Served) -> None:
     marks = {"reasoning_budget_start_tag": "<think>", "reasoning_budget_end_tags": ["</think>"]}
     budget = {"reasoning_budget_tokens": 10, "reasoning_budget_message": " Enough of that now."}
-    asked: dict[str, Any] = {"n_predict": 20, "generation_prompt": "<think>"} | marks | budget
+    asked: dict[str, Any] = {"n_predict": 24, "generation_prompt": "<think>"} | marks | budget
     message = generate("Q: 2+2? <think>", **asked, **SEEDED)
     whole = require_same(single, message, range(3, 20, 5))
     assert " Enough of that now.</think>" in whole.text

@@ -9,7 +9,7 @@ import pytest
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from tests.models.llama import write_llama
-from tests.models.shallow import exact_path
+from tests.models.shallow import N_LAYERS, N_TOKENS, exact_path
 from tests.worker.conftest import model_path, serving
 from tests.worker.served import Served, is_plausible
 from worker.drafting import open_drafter
@@ -35,7 +35,7 @@ STORYTELLING: tuple[dict[str, Any], ...] = (
 @pytest.fixture(scope="module")
 def draft_model() -> str:
     """The shallow model with finer weights: the same words, other opinions."""
-    return exact_path()
+    return exact_path(N_LAYERS, N_TOKENS)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> Non
 def test_self_extend_reads_on_where_positions_are_shared() -> None:
     rules = SelfExtend(4, 64)
     story = "Anna has a red kite. " * 16 + "Anna has a"
-    with serving(1, model=model_path()) as extended:
+    with serving(1, model=model_path(), warmup=False) as extended:
         engine = extended.engine
         engine._step._room._extend = rules
         engine.cache.is_on = engine.tasks._admission._cuts = False
