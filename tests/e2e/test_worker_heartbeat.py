@@ -20,7 +20,7 @@ from protocol.wire.side_tasks import Render
 from tests.e2e.process import Process
 from tests.envelopes import of_task
 from tests.models.mmproj import write_mmproj
-from tests.models.shallow import shallow_path
+from tests.models.shallow import N_ALL_TOKENS, shallow_path
 from tests.worker.router import Gateway
 
 pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(400)]
@@ -74,7 +74,8 @@ def watch(tmp_path: Path) -> Iterator[tuple[Watch, Process]]:
     config = tmp_path / "pool.toml"
     (tmp_path / "template").write_text(TEMPLATE)
     config.write_text(
-        f'[[worker]]\nname = "w"\nmodel = "{shallow_path()}"\nmmproj = "{tmp_path}/mmproj.gguf"\n'
+        f'[[worker]]\nname = "w"\nmodel = "{shallow_path(N_ALL_TOKENS)}"\n'
+        f'mmproj = "{tmp_path}/mmproj.gguf"\n'
         "n_ctx = 8192\nn_slots = 2\nn_threads = 1\nkv_unified = true\n"
         f"chat_template = '''{TEMPLATE}'''\n"
     )

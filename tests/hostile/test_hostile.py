@@ -13,7 +13,7 @@ from tests.hostile.health import Footprint, harm_in_log, leaks, loop_lag
 from tests.hostile.neighbours import Neighbours
 from tests.hostile.pool import TargetPool, start_pool, target_of
 from tests.hostile.wire_frames import attack_wire
-from tests.models.shallow import shallow_path
+from tests.models.shallow import N_ALL_TOKENS, shallow_path
 
 pytestmark = [pytest.mark.model, pytest.mark.alone, pytest.mark.timeout(300)]
 
@@ -41,7 +41,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 
     Of one thread each: those of a model wait for one another awake, on cores that others need.
     """
-    extra = f'model = "{shallow_path()}"\nn_threads = 1\n'
+    extra = f'model = "{shallow_path(N_ALL_TOKENS)}"\nn_threads = 1\n'
     pool = start_pool(tmp_path_factory.mktemp("attacked"), extra)
     try:
         before = Footprint.of(pool)

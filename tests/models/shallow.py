@@ -18,7 +18,8 @@ N_LAYERS = 3
 N_TOKENS = 8192
 """All special ones, all bytes, and frequent words. To load and list the others takes a sixth of a
 second, and texts hardly differ."""
-_N_ALL_TOKENS = 49152
+N_ALL_TOKENS = 49152
+"""For what is attacked by their number, or compared token by token."""
 _N_SINGLE = 252
 """Special tokens and bytes; each other token is made by one merge, in the order of the merges."""
 _Q4_0 = 2
@@ -32,7 +33,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 @cache
-def shallow_path() -> str:
+def shallow_path(n_tokens: int = N_TOKENS) -> str:
     """Write it once into memory, in the type that llama.cpp computes fastest on a CPU.
 
     A token takes a fifteenth of the whole model's time. Nothing is left when this process has
@@ -45,13 +46,13 @@ def shallow_path() -> str:
     params.ftype = params.output_tensor_type = params.token_embedding_type = _Q4_0
     params.allow_requantize, params.nthread = True, 1
     with NamedTemporaryFile() as source:
-        write_shallow(Path(find_model("")), Path(source.name))
+        write_shallow(Path(find_model("")), Path(source.name), n_tokens=n_tokens)
         assert lib.llama_model_quantize(source.name.encode(), path.encode(), params) == 0
     return path
 
 
 @cache
-def exact_path(n_layers: int = 4, n_tokens: int = _N_ALL_TOKENS) -> str:
+def exact_path(n_layers: int = 4, n_tokens: int = N_ALL_TOKENS) -> str:
     """Write it once into memory, with the model's own weights."""
     return str(write_shallow(Path(find_model("")), Path(_in_memory()), n_layers, n_tokens))
 

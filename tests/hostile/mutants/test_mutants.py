@@ -10,7 +10,7 @@ from tests.hostile.mutants.mutate import mutant
 from tests.hostile.mutants.run import FAKE, send_mutants, start
 from tests.hostile.mutants.seeds import SEEDS
 from tests.hostile.pool import TargetPool
-from tests.models.shallow import shallow_path
+from tests.models.shallow import N_ALL_TOKENS, shallow_path
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -28,7 +28,7 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetPool]:
 
 @pytest.fixture
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TargetPool]:
-    pool = start(tmp_path_factory.mktemp("mutants"), f'model = "{shallow_path()}"')
+    pool = start(tmp_path_factory.mktemp("mutants"), f'model = "{shallow_path(N_ALL_TOKENS)}"')
     yield pool
     pool.close()
 

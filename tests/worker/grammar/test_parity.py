@@ -9,6 +9,8 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 
+from tests.models.shallow import N_ALL_TOKENS, shallow_path
+from tests.worker.conftest import serving
 from tests.worker.served import Served
 from worker.grammar.gbnf.matcher import Matcher
 from worker.grammar.json_schema.schema import to_gbnf
@@ -39,6 +41,13 @@ GRAMMARS = {
     "nested": 'root ::= "(" root ")" | "[" root "]" | ""',
     "empty rules": 'root ::= (ws item?)* "."\nws ::= [ \\t\\n]*\nitem ::= "x" | "yy"',
 }
+
+
+@pytest.fixture(scope="module")
+def single() -> Iterator[Served]:
+    """With all tokens, each of which is compared."""
+    with serving(1, model=shallow_path(N_ALL_TOKENS)) as served:
+        yield served
 
 
 class Theirs:
