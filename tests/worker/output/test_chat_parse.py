@@ -29,6 +29,7 @@ from tests.worker.tagged_cases import (
     qwen,
 )
 from worker.output.chat_parser import markers, reasoning_reader
+from worker.output.chat_parser.answer_markers import answer_markers
 from worker.output.chat_parser.json_walk import unquote
 from worker.output.chat_parser.markers import find, match_marker
 from worker.output.chat_parser.parser import ChatParser, ExpectedParts
@@ -352,3 +353,14 @@ def test_a_string_in_tags_goes_out_as_it_comes() -> None:
     parser.feed("<tool_call>\n<function=python>\n<parameter=code>\n")
     pieces = [p.arguments for char in 'a"\n<b' for p in parser.feed(char).tool_calls]
     assert pieces == ['"a', '\\"', "\\n<b"]
+
+
+def test_markers_of_the_same_names_are_made_once() -> None:
+    names = frozenset(f"tool{i}" for i in range(128))
+    made = answer_markers(None, names, None, ())
+    assert answer_markers(None, frozenset(sorted(names)), None, ()) is made
+
+
+def test_markers_of_long_names_are_not_kept() -> None:
+    names = frozenset(["a" * 10_000])
+    assert answer_markers(None, names, None, ()) is not answer_markers(None, names, None, ())

@@ -14,6 +14,9 @@ from worker.output.formats.reasoning_marks import ReasoningMarks
 from worker.output.formats.tool_format import ToolFormat
 
 NO_MARKERS = MarkerSet(())
+_MAX_KEPT_CHARS = 8192
+"""Maximum characters of all names whose markers are kept: 128 names of OpenAI's 64 characters.
+Clients choose the names, and 32 sets of markers stay in memory."""
 
 
 class AnswerMarkers:
@@ -68,7 +71,6 @@ class AnswerMarkers:
         return MarkerSet([*calls, *self._again, *self._dropped, *self._bare])
 
 
-@lru_cache(maxsize=32)
 def answer_markers(
     tools: ToolFormat | None,
     names: frozenset[str],
@@ -77,9 +79,13 @@ def answer_markers(
 ) -> AnswerMarkers:
     """Make the markers once for all answers to the same tools: there may be some for each of 128.
 
-    The next request of a conversation has the same tools.
+    The next request of a conversation has the same tools. Long names are not kept.
     """
-    return AnswerMarkers(tools, names, reasoning, dropped)
+    make = _kept if sum(map(len, names)) <= _MAX_KEPT_CHARS else AnswerMarkers
+    return make(tools, names, reasoning, dropped)
+
+
+_kept = lru_cache(maxsize=32)(AnswerMarkers)
 
 
 def _markers(kind: MarkerKind, *texts: str) -> list[Marker]:
