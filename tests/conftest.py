@@ -61,12 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide GPUs, whose rounding gives other texts than those that the tests know.
-
-    Beside other tests, threads of llama.cpp wait for one another asleep: awake they take the cores.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "0")  # read when llama.cpp is loaded
+    """Hide GPUs, whose rounding gives other texts than those that the tests know."""
     if not config.getoption("--gpu"):
         os.environ.update(dict.fromkeys(_GPUS, ""))
 
