@@ -174,6 +174,7 @@ def test_choices_of_one_prompt_start_from_the_same_logits(served: Served) -> Non
     assert sum(answer.done.timings.prompt_n for answer in answers[1:]) <= 3
 
 
+@pytest.mark.cpu
 def test_self_extend_reads_on_where_positions_are_shared() -> None:
     rules = SelfExtend(4, 64)
     story = "Anna has a red kite. " * 16 + "Anna has a"

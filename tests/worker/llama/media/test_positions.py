@@ -64,6 +64,7 @@ def test_an_image_counts_by_its_cells(seeing: Served) -> None:
     assert slot.n_pos == count_positions(slot.tokens) < len(slot.tokens)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(
     ("text", "images"),
     [
