@@ -102,12 +102,15 @@ class Step:
             self._n_failed_steps = 0
         except Exception as error:
             self._fail_all(error)
+        finally:
+            self._cache.copies.end()
 
     def _run(self) -> None:
         start = self._last_end or time.perf_counter()
         is_reading = any(slot.state is SlotState.PREFILL for slot in self._slots)
         self._begin_copies()
         if is_reading:  # most steps only decode: no task is preempted or awaits a prefix
+            self._cache.checkpoints.make_due()
             self._preemption.resume()
             self._sharing.provide(self._slots)
         self._cache.move_idle()
@@ -255,7 +258,6 @@ class Step:
         self._counters.read(slot.active.account, n)
         if not slot.has_part:
             self._cache.note(slot)
-            self._cache.checkpoints.make(slot)
 
     def _fail_batch(self, slots: Sequence[Slot], error: DecodeFailed) -> None:
         """Fail the tasks of a batch that was not computed."""

@@ -61,7 +61,7 @@ class PrefixCache:
         self._transfer = HostTransfer(self._host, backend, self.copies)
         self._is_moving = False
         """Idle sequences are on their way to the host's memory."""
-        self.checkpoints = Checkpoints(backend, slots, limits)
+        self.checkpoints = Checkpoints(backend, slots, limits, self.copies)
         self.is_on = is_on
         self.can_share = is_on and backend.can_copy
         """Whether a slot can take what another one has read."""

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from worker.engine.backend import Backend
+from worker.engine.cache.host_transfer import CopyTime
 from worker.engine.cache.prefix import common_prefix
 from worker.engine.cache.radix import RadixMatch
 from worker.engine.cache.sequences import CacheLimits, last_stop
 from worker.engine.media import count_positions, whole_pieces
 from worker.engine.sequence_state import Checkpoint
-from worker.engine.slot import CacheNamespace, Slot, SlotTask
+from worker.engine.slot import CacheNamespace, Slot, SlotState, SlotTask
 
 BEFORE_END = 4
 """Tokens of a prompt after its last checkpoint. Source: llama-server's, chosen for the beginning of
@@ -37,8 +38,11 @@ MIN_TOKENS = 16
 class Checkpoints:
     """Makes and uses the checkpoints of all slots; used by the engine's thread only."""
 
-    def __init__(self, backend: Backend, slots: Sequence[Slot], limits: CacheLimits) -> None:
+    def __init__(
+        self, backend: Backend, slots: Sequence[Slot], limits: CacheLimits, copies: CopyTime
+    ) -> None:
         self._states = backend.states
+        self._copies = copies
         self._backend = backend
         self._slots = slots
         self._limits = limits
@@ -64,12 +68,24 @@ class Checkpoints:
         if self.is_needed:
             self._stop_at(run, self._message_start(run.reading, n))
 
+    def make_due(self) -> None:
+        """Make a checkpoint of each slot that has read up to a place where one is wanted.
+
+        At the beginning of a step, which reads the less for it: the window of Gemma 3 has hundreds
+        of megabytes, and the streams wait for its copy.
+        """
+        if self.is_needed:
+            for slot in self._slots:
+                if slot.state is SlotState.PREFILL and not slot.has_part:
+                    self.make(slot)
+
     def make(self, slot: Slot) -> None:
         """Make a checkpoint if a slot has read up to a place where one is wanted."""
         n = len(slot.tokens)
         if n not in slot.active.stops or any(each.n == n for each in slot.checkpoints):
             return
-        state = self._states.checkpoint(slot.id)
+        with self._copies.counted():
+            state = self._states.checkpoint(slot.id)
         slot.checkpoints.append(Checkpoint(n, slot.n_pos, state))
         if len(slot.checkpoints) > self._limits.n_checkpoints:
             _thin(slot.checkpoints)
@@ -155,10 +171,11 @@ class Checkpoints:
             self._backend.remove(target.id, _position(source, n))
         else:
             checkpoint = _last(source.checkpoints, n)
-            if checkpoint is None or checkpoint.n < n:
-                checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
-            if not self._states.go_back(target.id, checkpoint):
-                return False
+            with self._copies.counted():
+                if checkpoint is None or checkpoint.n < n:
+                    checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
+                if not self._states.go_back(target.id, checkpoint):
+                    return False
         target.checkpoints = [each for each in source.checkpoints if each.n <= n]
         return True
 

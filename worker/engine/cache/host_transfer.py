@@ -32,7 +32,7 @@ because each row reads the cells that have not moved; with a quarter 1 % more to
 
 @dataclass(slots=True)
 class CopyTime:
-    """How long the copies of one step may take, and have taken, in seconds."""
+    """How long the copies of one step may take, and have taken since the last one, in seconds."""
 
     clock: Callable[[], float] = time.perf_counter
     left_s: float = 0.0
@@ -49,7 +49,11 @@ class CopyTime:
 
     def begin(self, left_s: float, read_s: float = 0.0) -> None:
         """Begin a step."""
-        self.left_s, self.spent_s, self.read_s = left_s, 0.0, read_s
+        self.left_s, self.read_s = left_s, read_s
+
+    def end(self) -> None:
+        """End a step."""
+        self.spent_s = 0.0
 
     def give_way(self) -> None:
         """Leave most of the step's time to the prompts that are read in it."""
@@ -70,14 +74,21 @@ class CopyTime:
         return self.read_s <= 0.0 or self.spent_s + token_s * n_tokens <= self.left_s
 
     @contextmanager
-    def measured(self, n_tokens: int) -> Iterator[None]:
-        """Measure the copying of a piece of so many tokens."""
+    def counted(self) -> Iterator[None]:
+        """Count the time of what is copied and is no piece."""
         start = self.clock()
         yield
-        took_s = self.clock() - start
+        self.spent_s += self.clock() - start
+
+    @contextmanager
+    def measured(self, n_tokens: int) -> Iterator[None]:
+        """Measure the copying of a piece of so many tokens."""
+        before_s = self.spent_s
+        with self.counted():
+            yield
+        took_s = self.spent_s - before_s
         self.piece_s = took_s * max(1.0, PIECE / n_tokens)
         self.token_s = took_s / n_tokens
-        self.spent_s += took_s
         self.is_slow = n_tokens >= MIN_TOKENS and 0.0 < n_tokens * self.read_s < took_s
 
 

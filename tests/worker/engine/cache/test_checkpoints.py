@@ -9,6 +9,8 @@ from worker.engine.cache import checkpoints
 from worker.engine.cache.checkpoints import BEFORE_END
 from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.fake.backend import BOS, FakeBackend
+from worker.engine.scheduling.budget import StepBudget
+from worker.engine.sequence_state import State
 from worker.engine.slot import Slot
 
 RULES = "You are a machine that knows all about trains and their stations. "
@@ -171,3 +173,32 @@ def test_slots_that_cannot_share_read_each_for_itself(monkeypatch: pytest.Monkey
     assert [rig.text(task) for task in tasks] == [alone(ANNA)] * 2
     assert asked(rig, BERT, slot=0) == 0
     assert asked(rig, CARA, slot=0) == len(RULES) + 1, "of its own"
+
+
+def test_a_step_that_makes_a_checkpoint_reads_the_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a stream waits for both: a window of Gemma 3 takes as long to copy as a step."""
+    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
+    monkeypatch.setattr(checkpoints, "EARLIER", 300)
+    rig = rig_of()
+    rig.submit("A stream", slot=0, n_predict=500)
+    rig.turn()
+    budget, copies = rig.engine._step._budget, rig.engine.cache.copies
+    budget.token_s = budget.target_s / 60
+    now_s = 0.0
+    copy = rig.backend.states.checkpoint
+
+    def checkpoint(seq: int) -> State:
+        nonlocal now_s
+        now_s += budget.target_s / 2
+        return copy(seq)
+
+    monkeypatch.setattr(copies, "clock", lambda: now_s)
+    monkeypatch.setattr(rig.backend.states, "checkpoint", checkpoint)
+    rig.submit("a" * 500, slot=1)
+    slot, read = rig.engine.slots[1], [0]
+    while not slot.checkpoints:
+        rig.turn()
+        read.append(len(slot.tokens))
+    (place,) = places(slot)
+    assert read[-3:] == [place - place % 60, place, place + 30]
+    rig.finish()

@@ -225,6 +225,7 @@ def seen(*, left_s: float) -> tuple[Copier, EngineTask]:
     copier.finish(task.key.id)
     copier.rig.engine.cache.copies.begin(left_s)
     copier.rig.engine.cache.evict()
+    copier.rig.engine.cache.copies.end()
     again = replace(task, key=TaskKey(100))
     copier.rig.engine.submit(Submit(again))
     copier.copied.clear()
