@@ -223,6 +223,11 @@ class PrefixCache:
         else:
             self._evicted(slot)
 
+    @property
+    def can_take_more(self) -> bool:
+        """Whether a step has the time for one more slot to take a prefix."""
+        return not self.checkpoints.is_needed or self.copies.has_time_for_checkpoint
+
     def take(self, slot: Slot, source: CachedPrefix, prompt: Sequence[int]) -> int:
         """Give a slot the first `source.n` tokens of its prompt; return how many are new to it."""
         start, more = len(slot.tokens), prompt[len(slot.tokens) : source.n]

@@ -84,14 +84,20 @@ class Checkpoints:
         n = len(slot.tokens)
         if n not in slot.active.stops or any(each.n == n for each in slot.checkpoints):
             return
-        with self._copies.counted():
+        self._add(slot)
+
+    def _add(self, slot: Slot) -> Checkpoint:
+        """Make a checkpoint at the end of a slot, and drop others beyond the limits."""
+        with self._copies.of_checkpoint():
             state = self._states.checkpoint(slot.id)
-        slot.checkpoints.append(Checkpoint(n, slot.n_pos, state))
+        checkpoint = Checkpoint(len(slot.tokens), slot.n_pos, state)
+        slot.checkpoints.append(checkpoint)
         if len(slot.checkpoints) > self._limits.n_checkpoints:
             _thin(slot.checkpoints)
         while 0 < self._limits.checkpoint_bytes < self.n_bytes:
             keeping = [slot for slot in self._slots if slot.checkpoints]
             _thin(min(keeping, key=lambda slot: (slot.run is not None, slot.last_used)).checkpoints)
+        return checkpoint
 
     @property
     def n_bytes(self) -> int:
@@ -171,9 +177,9 @@ class Checkpoints:
             self._backend.remove(target.id, _position(source, n))
         else:
             checkpoint = _last(source.checkpoints, n)
-            with self._copies.counted():
-                if checkpoint is None or checkpoint.n < n:
-                    checkpoint = Checkpoint(n, source.n_pos, self._states.checkpoint(source.id))
+            if checkpoint is None or checkpoint.n < n:
+                checkpoint = self._add(source)  # others may follow
+            with self._copies.of_checkpoint():
                 if not self._states.go_back(target.id, checkpoint):
                     return False
         target.checkpoints = [each for each in source.checkpoints if each.n <= n]

@@ -46,6 +46,8 @@ class CopyTime:
     """What reading a token takes, where that may be faster than to copy it; 0: it is not."""
     is_slow: bool = False
     """Whether the last piece took longer than to read its tokens."""
+    checkpoint_s: float = 0.0
+    """What the last checkpoint took to copy, to the host's memory or back."""
 
     def begin(self, left_s: float, read_s: float = 0.0) -> None:
         """Begin a step."""
@@ -73,22 +75,28 @@ class CopyTime:
         token_s = self.token_s or self.read_s
         return self.read_s <= 0.0 or self.spent_s + token_s * n_tokens <= self.left_s
 
+    @property
+    def has_time_for_checkpoint(self) -> bool:
+        """Whether the step has time to copy another checkpoint."""
+        return self.spent_s + self.checkpoint_s <= self.left_s
+
     @contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count the time of what is copied and is no piece."""
+    def of_checkpoint(self) -> Iterator[None]:
+        """Measure the copying of a checkpoint."""
         start = self.clock()
         yield
-        self.spent_s += self.clock() - start
+        self.checkpoint_s = self.clock() - start
+        self.spent_s += self.checkpoint_s
 
     @contextmanager
     def measured(self, n_tokens: int) -> Iterator[None]:
         """Measure the copying of a piece of so many tokens."""
-        before_s = self.spent_s
-        with self.counted():
-            yield
-        took_s = self.spent_s - before_s
+        start = self.clock()
+        yield
+        took_s = self.clock() - start
         self.piece_s = took_s * max(1.0, PIECE / n_tokens)
         self.token_s = took_s / n_tokens
+        self.spent_s += took_s
         self.is_slow = n_tokens >= MIN_TOKENS and 0.0 < n_tokens * self.read_s < took_s
 
 

@@ -49,7 +49,12 @@ class PrefixSharing:
         each step costs the length of all of them."""
 
     def provide(self, slots: Sequence[Slot]) -> None:
-        """Let slots that await their prefix, oldest first, take what is cached or wait for more."""
+        """Let slots that await their prefix, oldest first, take what is cached or wait for more.
+
+        At least one takes what it can. Others wait for the next step if they need checkpoints, and
+        this step has no time to copy more of them.
+        """
+        has_taken = False
         awaiting = [slot for slot in slots if slot.run is not None and slot.run.awaits_prefix]
         known, self._waits = self._waits, {}
         readers = frozenset(slot.active.order for slot in slots if _is_reading(slot))
@@ -60,6 +65,8 @@ class PrefixSharing:
                 continue
             if run.restoring is not None:
                 self._restore(slot, run.restoring)
+            elif has_taken and not self._cache.can_take_more:
+                run.awaits_prefix = True
             elif self._cache.can_share and (
                 wait := self._wait(slot, slots, readers, known.get(run.order))
             ):
@@ -67,6 +74,7 @@ class PrefixSharing:
                 self._waits[run.order] = wait
             else:
                 self._recover(slot)
+                has_taken = True
                 readers |= {run.order}
         if awaiting:
             self._cache.begin_moving()

@@ -10,7 +10,7 @@ from worker.engine.cache.checkpoints import BEFORE_END
 from worker.engine.cache.sequences import MIN_SHARED
 from worker.engine.fake.backend import BOS, FakeBackend
 from worker.engine.scheduling.budget import StepBudget
-from worker.engine.sequence_state import State
+from worker.engine.sequence_state import Checkpoint, State
 from worker.engine.slot import Slot
 
 RULES = "You are a machine that knows all about trains and their stations. "
@@ -175,25 +175,41 @@ def test_slots_that_cannot_share_read_each_for_itself(monkeypatch: pytest.Monkey
     assert asked(rig, CARA, slot=0) == len(RULES) + 1, "of its own"
 
 
+class SlowCopies:
+    """A rig whose slot 0 streams, and in which a checkpoint takes a part of a step to copy."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, share: float, n_slots: int = 2) -> None:
+        self.rig = rig_of(n_slots, n_cells=4096)
+        self.now_s = 0.0
+        self.n_put = 0
+        self.made: list[int] = []
+        """Slots of which a checkpoint was made."""
+        budget, states = self.rig.engine._step._budget, self.rig.backend.states
+        self.took_s = share * budget.target_s
+        self._copy, self._go_back = states.checkpoint, states.go_back
+        monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
+        monkeypatch.setattr(self.rig.engine.cache.copies, "clock", lambda: self.now_s)
+        monkeypatch.setattr(states, "checkpoint", self._checkpoint)
+        monkeypatch.setattr(states, "go_back", self._put)
+        self.rig.submit("A stream", slot=0, n_predict=500)
+        self.rig.turn()
+        budget.token_s = budget.target_s / 60
+
+    def _checkpoint(self, seq: int) -> State:
+        self.now_s += self.took_s
+        self.made.append(seq)
+        return self._copy(seq)
+
+    def _put(self, seq: int, checkpoint: Checkpoint) -> bool:
+        self.now_s += self.took_s
+        self.n_put += 1
+        return self._go_back(seq, checkpoint)
+
+
 def test_a_step_that_makes_a_checkpoint_reads_the_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a stream waits for both: a window of Gemma 3 takes as long to copy as a step."""
-    monkeypatch.setattr(StepBudget, "observe", lambda *_: None)
     monkeypatch.setattr(checkpoints, "EARLIER", 300)
-    rig = rig_of()
-    rig.submit("A stream", slot=0, n_predict=500)
-    rig.turn()
-    budget, copies = rig.engine._step._budget, rig.engine.cache.copies
-    budget.token_s = budget.target_s / 60
-    now_s = 0.0
-    copy = rig.backend.states.checkpoint
-
-    def checkpoint(seq: int) -> State:
-        nonlocal now_s
-        now_s += budget.target_s / 2
-        return copy(seq)
-
-    monkeypatch.setattr(copies, "clock", lambda: now_s)
-    monkeypatch.setattr(rig.backend.states, "checkpoint", checkpoint)
+    rig = SlowCopies(monkeypatch, share=0.5).rig
     rig.submit("a" * 500, slot=1)
     slot, read = rig.engine.slots[1], [0]
     while not slot.checkpoints:
@@ -202,3 +218,33 @@ def test_a_step_that_makes_a_checkpoint_reads_the_less(monkeypatch: pytest.Monke
     (place,) = places(slot)
     assert read[-3:] == [place - place % 60, place, place + 30]
     rig.finish()
+
+
+def test_tasks_that_copy_a_checkpoint_begin_in_one_step_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowCopies(monkeypatch, share=0.9, n_slots=5)
+    rig = slow.rig
+    first = rig.submit(ANNA, slot=1)
+    while not rig.terminals(first):
+        rig.turn()
+    tasks = [rig.submit(f"{ANNA} {end}", slot=2 + i) for i, end in enumerate("abc")]
+    for n in (1, 2, 3):
+        rig.turn()
+        assert slow.n_put == n
+    rig.finish()
+    assert [rig.done(task).n_cached > len(RULES) for task in tasks] == [True] * 3
+    assert [rig.text(task) for task in tasks] == [alone(f"{ANNA} {end}") for end in "abc"]
+
+
+def test_a_checkpoint_made_for_a_task_is_there_for_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = SlowCopies(monkeypatch, share=0.1, n_slots=4)
+    rig = slow.rig
+    leader = rig.submit(ANNA, slot=1, n_predict=100)
+    rig.finish()
+    prompts = [ANNA + rig.text(leader) + end for end in "ab"]
+    for slot, prompt in enumerate(prompts, 2):
+        assert asked(rig, prompt, slot=slot) == len(rig.engine.slots[1].tokens)
+    assert slow.made.count(1) == 2, "before the end of its prompt, and at its own end"
