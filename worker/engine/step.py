@@ -83,8 +83,9 @@ class Step:
         """Why no further step is possible: the backend is broken."""
 
     def pause(self) -> None:
-        """Note that no step follows at once, so that idle time is not counted as overhead."""
+        """Note that no step follows at once: time until then, and copies, do not count for it."""
         self._last_end = self._last_decode_end = 0.0
+        self._cache.copies.end()
 
     def proceed(self, key: TaskKey) -> None:
         """Let a paused answer go on, now or when its tokens are read."""

@@ -77,8 +77,8 @@ class CopyTime:
 
     @property
     def has_time_for_checkpoint(self) -> bool:
-        """Whether the step has time to copy another checkpoint."""
-        return self.spent_s + self.checkpoint_s <= self.left_s
+        """Whether the step has time for another checkpoint; the first is always copied."""
+        return self.spent_s <= 0.0 or self.spent_s + self.checkpoint_s <= self.left_s
 
     @contextmanager
     def of_checkpoint(self) -> Iterator[None]:

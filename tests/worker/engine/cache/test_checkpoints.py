@@ -237,6 +237,16 @@ def test_tasks_that_copy_a_checkpoint_begin_in_one_step_each(
     assert [rig.text(task) for task in tasks] == [alone(f"{ANNA} {end}") for end in "abc"]
 
 
+def test_tasks_without_a_prefix_wait_for_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = SlowCopies(monkeypatch, share=0.1, n_slots=5).rig
+    rig.engine.cache.copies.checkpoint_s = 10 * rig.engine._step._budget.target_s
+    for i, prompt in enumerate((ANNA, "Quite another one", "And a third one"), 1):
+        rig.submit(prompt, slot=i)
+    rig.turn()
+    assert not any(rig.engine.slots[i].active.awaits_prefix for i in (1, 2, 3))
+    rig.finish()
+
+
 def test_a_checkpoint_made_for_a_task_is_there_for_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

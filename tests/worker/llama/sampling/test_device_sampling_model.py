@@ -100,7 +100,8 @@ def test_slots_with_and_without_it_share_batches() -> None:
 def test_choices_of_one_prompt_draw_their_own_first_tokens(four: Served) -> None:
     """They begin from one row; a token chosen there by one chain would be everybody's."""
     prompt = f"{STORY} a very old house by the sea"
-    four.ask_all([prompt] * 4, n_predict=1)  # else only the first ones read all of it
+    # Both runs find it cached then; on a GPU a batch with all of it rounds otherwise.
+    four.ask_all([prompt] * 4, n_predict=1)
     firsts = []
     for on in (False, True):
         params = {"temperature": 2.0, "n_predict": 3, "backend_sampling": on}
