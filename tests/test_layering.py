@@ -4,6 +4,7 @@ Each test looks at every file and names all offenders at once.
 """
 
 import ast
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -122,6 +123,15 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
         for statement in below if isinstance(below, list) else ():
             yield statement
             yield from statements(statement)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trees() -> Iterator[None]:
+    """Parse without looking for garbage, and keep two million nodes no longer than needed."""
+    gc.disable()
+    yield
+    parsed.cache_clear()
+    gc.enable()
 
 
 def rule_for(path: Path) -> set[str]:

@@ -1,5 +1,6 @@
 """A worker that sleeps: its model goes when nobody asks, and comes back with the next task."""
 
+import gc
 import logging
 import threading
 import time
@@ -34,6 +35,12 @@ from worker.sleep import IdleTime
 pytestmark = pytest.mark.slow
 
 IDLE_S = 60.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections() -> None:
+    """Let a worker that falls asleep not look for garbage among what all other tests hold."""
+    gc.freeze()
 
 
 class Stage:

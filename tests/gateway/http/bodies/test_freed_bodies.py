@@ -18,7 +18,6 @@ class Body:
 
 @pytest.fixture
 def no_collection() -> Iterator[None]:
-    gc.collect()
     gc.disable()
     yield
     gc.enable()
