@@ -24,6 +24,7 @@ from protocol.process.listening import listen, url_of
 from protocol.process.notify import Notifier
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
+from tests.gateway.inprocess import running
 
 pytestmark = pytest.mark.slow
 
@@ -117,14 +118,9 @@ async def test_it_listens_serves_and_leaves_on_a_signal(tmp_path: Path) -> None:
 
 
 async def test_pages_begin_with_the_settings_of_the_server(tmp_path: Path) -> None:
-    async with started(tmp_path, ui_config='{"theme": "dark"}') as gateway:
-        await gateway.listening()
-        async with (
-            httpx.AsyncClient(base_url=gateway.url) as client,
-            FakeWorker(gateway.endpoint),
-        ):
-            await _until_status(client, "ready")
-            assert (await client.get("/props")).json()["ui_settings"] == {"theme": "dark"}
+    async with running(tmp_path, ui_config='{"theme": "dark"}') as gateway:
+        await gateway.add_worker()
+        assert (await gateway.client.get("/props")).json()["ui_settings"] == {"theme": "dark"}
 
 
 @pytest.mark.parametrize("text", ["{", "[]"])
@@ -266,19 +262,19 @@ async def test_a_port_in_use_is_one_line_and_78(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:0"),
-        (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7:0"),
-        (["--api-key-file", "/nonexistent/keys"], "cannot read key file /nonexistent/keys"),
-        (["--bind", "tcp://127.0.0.1:0"], "tcp://127.0.0.1:0"),
+        ({"host": "no.such.host.invalid"}, "cannot listen on no.such.host.invalid:0"),
+        ({"host": "203.0.113.7"}, "cannot listen on 203.0.113.7:0"),
+        ({"api_key_file": ("/nonexistent/keys",)}, "cannot read key file /nonexistent/keys"),
+        ({"bind": ("tcp://127.0.0.1:0",)}, "tcp://127.0.0.1:0"),
     ],
 )
-async def test_what_cannot_work_is_one_line_and_78(
-    tmp_path: Path, flags: list[str], words: str
+def test_what_cannot_work_is_named_in_one_line(
+    tmp_path: Path, flags: dict[str, object], words: str
 ) -> None:
-    async with started(tmp_path, *flags) as gateway:
-        code, log = await gateway.ended()
-    assert code == 78
-    assert words in log and log.count("\n") == 1
+    pool = PoolConfig(gateway=GatewayConfig(port=0, bind=(f"ipc://{tmp_path}/w.sock",)))
+    with pytest.raises(ConfigError, match=re.escape(words)) as found:
+        server.run(gateway_config(pool, flags), Notifier.from_environ())
+    assert "\n" not in str(found.value)
 
 
 @pytest.mark.parametrize("key", [(), ("",), (",",)])

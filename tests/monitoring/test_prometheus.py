@@ -128,7 +128,7 @@ def measured(expr: str) -> str:
 async def test_every_alert_and_every_panel_is_answered(tmp_path: Path) -> None:
     async with running(tmp_path, metrics=True) as gateway:
         for name in "ab":
-            options = FakeOptions(name=name, n_slots=2, step_s=0.02)
+            options = FakeOptions(name=name, n_slots=2, step_s=0.05)
             await gateway.add_worker(options)
         loads = [asyncio.create_task(load(gateway)) for _ in range(6)]
         try:

@@ -63,7 +63,7 @@ def test_tasks_beyond_the_credits_are_refused(pair: Pair) -> None:
 @pytest.mark.slow
 def test_gateways_that_follow_one_another_without_end_are_given_up(pair: Pair) -> None:
     sessions = pair.link._sessions
-    for number in range(80):
+    for number in range(70):
         pair.gateway.name = f"g{number}"
         n_hello = len(pair.gateway.of(m.Hello))
         for peer in list(pair.gateway._sent):
