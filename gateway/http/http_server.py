@@ -26,6 +26,9 @@ _MANY_WAIT = 16
 """Clients in the backlog at which those that have left are dropped."""
 _MAX_DROPPED = 256
 """Clients that are dropped in one turn of the loop, at 10 us each."""
+_MAX_ACCEPTED = 64
+"""Clients that are accepted in one turn of the loop, at 100 us each; another gateway that shares
+the socket gets the others."""
 _FEW_HANDSHAKES = 16
 """TLS handshakes that may be open beyond the limit of connections."""
 _PAUSE_S = 0.1
@@ -65,8 +68,8 @@ class HttpServer:
                 sock.listen(self._config.backlog)
                 self._accepting.append(asyncio.create_task(self._accept_tls(sock)))
                 continue
-            serve, backlog = partial(self._serve, sock), self._config.backlog
-            self._servers.append(await asyncio.start_server(serve, sock=sock, backlog=backlog))
+            accepted, backlog = partial(self._accepted, sock), self._config.backlog
+            self._servers.append(await asyncio.start_server(accepted, sock=sock, backlog=backlog))
 
     def retire(self) -> None:
         """Stop accepting; each open connection is served until its next answer or its end."""
@@ -91,26 +94,51 @@ class HttpServer:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_CUT_S)
 
-    async def _drop_absent(self, listener: socket.socket) -> None:
-        """Drop the next clients that have left, and accept the first that has not."""
-        for _ in range(_MAX_DROPPED):
+    async def _accepted(
+        self,
+        listener: socket.socket,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Serve a client that the loop has accepted, and accept those behind it."""
+        n_waiting = _n_waiting(listener)
+        self._accept_more(listener, n_waiting)
+        # Of few that wait one is served: perhaps it has only ended its half of the connection.
+        if n_waiting >= _MANY_WAIT and has_client_left(writer.get_extra_info("socket")):
+            writer.transport.abort()
+        else:
+            await self._serve(reader, writer)
+
+    def _accept_more(self, listener: socket.socket, n_waiting: int) -> None:
+        """Accept clients from the backlog; of many, those that have left are dropped.
+
+        uvloop accepts one in a turn, and a turn takes a second where a thousand clients are busy.
+        """
+        n_accepted = 0
+        for _ in range(min(n_waiting, _MAX_DROPPED)):
             try:
                 sock, _ = listener.accept()
             except OSError:
                 return
-            if not has_client_left(sock):
-                await self._open(listener, sock)
+            if n_waiting >= _MANY_WAIT and has_client_left(sock):
+                sock.close()
+                continue
+            self._keep(asyncio.create_task(self._open(sock)))
+            n_accepted += 1
+            if n_accepted == _MAX_ACCEPTED:
                 return
-            sock.close()
 
-    async def _open(self, listener: socket.socket, sock: socket.socket) -> None:
+    async def _open(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-        serve = partial(self._serve, listener)
         with contextlib.suppress(OSError):  # it leaves just now, or its TLS fails
             await loop.connect_accepted_socket(
-                lambda: asyncio.StreamReaderProtocol(reader, serve), sock, **self._tls
+                lambda: asyncio.StreamReaderProtocol(reader, self._serve), sock, **self._tls
             )
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _accept_tls(self, listener: socket.socket) -> None:
         """Accept clients; asyncio's server neither counts nor ends those that do not go on."""
@@ -122,14 +150,14 @@ class HttpServer:
                 except OSError:  # the client has left, or no descriptor is free
                     await asyncio.sleep(_PAUSE_S)
                     continue
-                self._handshakes[sock] = asyncio.create_task(self._shake_hands(listener, sock))
+                self._handshakes[sock] = asyncio.create_task(self._shake_hands(sock))
                 self._end_oldest_handshake()
         finally:
             listener.close()
 
-    async def _shake_hands(self, listener: socket.socket, sock: socket.socket) -> None:
+    async def _shake_hands(self, sock: socket.socket) -> None:
         try:
-            await self._open(listener, sock)
+            await self._open(sock)
         finally:
             self._handshakes.pop(sock, None)
 
@@ -151,21 +179,10 @@ class HttpServer:
         for server in servers:
             server.close()
 
-    async def _serve(
-        self,
-        listener: socket.socket,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        # Of few that wait one is served: perhaps it has only ended its half of the connection.
-        if _n_waiting(listener) >= _MANY_WAIT and has_client_left(writer.get_extra_info("socket")):
-            writer.transport.abort()
-            await self._drop_absent(listener)
-            return
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(task)
         loop, state = asyncio.get_running_loop(), self._context
         try:
             await self._connect(self._app, loop, self._config, state, {}, reader, writer)

@@ -98,6 +98,26 @@ def test_of_many_in_the_backlog_those_that_have_left_are_not_served(
     uvloop.run(check())  # which accepts one in a turn; asyncio's own loop accepts all at once
 
 
+def test_many_in_the_backlog_are_accepted_in_few_turns_of_the_loop(tmp_path: Path) -> None:
+    """One a turn was too few: where 1,000 clients were busy, a new one waited for minutes."""
+
+    async def check() -> None:
+        async with running(tmp_path) as gateway:
+            parts = urlsplit(gateway.url)
+            address = (parts.hostname or "", parts.port or 0)
+            clients = [socket.create_connection(address) for _ in range(300)]  # without a turn
+            n_turns = 0
+            async with asyncio.timeout(LIMIT_S):
+                while open_connections(gateway) < len(clients):
+                    await asyncio.sleep(0)
+                    n_turns += 1
+            for client in clients:
+                client.close()
+            assert n_turns < 30
+
+    uvloop.run(check())
+
+
 async def test_of_few_one_that_has_ended_only_its_half_is_served(gateway: Running) -> None:
     reader, writer = await connect(gateway, HEALTH)
     writer.write_eof()
