@@ -101,6 +101,11 @@ class Connections:
         self._idle[connection] = None
         return True
 
+    @property
+    def n_busy(self) -> int:
+        """Number of connections that have a request."""
+        return len(self._open) - len(self._idle)
+
     def has_room(self, n: int) -> bool:
         """Return whether `n` more may be open."""
         return self._counts.n_open + n <= self._limit

@@ -27,8 +27,10 @@ _MANY_WAIT = 16
 _MAX_DROPPED = 256
 """Clients that are dropped in one turn of the loop, at 10 us each."""
 _MAX_ACCEPTED = 64
-"""Clients that are accepted in one turn of the loop, at 100 us each; another gateway that shares
-the socket gets the others."""
+"""Clients that are accepted in one turn of the loop, at 100 us each."""
+_BUSY_EACH = 4
+"""Busy clients for each further one that is accepted in a turn: so much longer is the turn. A
+gateway with none leaves those behind the first to others that share the socket."""
 _FEW_HANDSHAKES = 16
 """TLS handshakes that may be open beyond the limit of connections."""
 _PAUSE_S = 0.1
@@ -100,33 +102,34 @@ class HttpServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        """Serve a client that the loop has accepted, and accept those behind it."""
+        """Serve a client that the loop has accepted, and accept some of those behind it."""
         n_waiting = _n_waiting(listener)
-        self._accept_more(listener, n_waiting)
         # Of few that wait one is served: perhaps it has only ended its half of the connection.
-        if n_waiting >= _MANY_WAIT and has_client_left(writer.get_extra_info("socket")):
+        has_left = n_waiting >= _MANY_WAIT and has_client_left(writer.get_extra_info("socket"))
+        n_more = min(_MAX_ACCEPTED, self._config.connections.n_busy // _BUSY_EACH)
+        self._accept(listener, max(n_more, has_left), n_waiting)
+        if has_left:
             writer.transport.abort()
         else:
             await self._serve(reader, writer)
 
-    def _accept_more(self, listener: socket.socket, n_waiting: int) -> None:
-        """Accept clients from the backlog; of many, those that have left are dropped.
+    def _accept(self, listener: socket.socket, n: int, n_waiting: int) -> None:
+        """Accept so many clients from the backlog; of many, those that have left are dropped.
 
         uvloop accepts one in a turn, and a turn takes a second where a thousand clients are busy.
         """
-        n_accepted = 0
         for _ in range(min(n_waiting, _MAX_DROPPED)):
+            if not n:
+                return
             try:
                 sock, _ = listener.accept()
             except OSError:
                 return
             if n_waiting >= _MANY_WAIT and has_client_left(sock):
                 sock.close()
-                continue
-            self._keep(asyncio.create_task(self._open(sock)))
-            n_accepted += 1
-            if n_accepted == _MAX_ACCEPTED:
-                return
+            else:
+                self._keep(asyncio.create_task(self._open(sock)))
+                n -= 1
 
     async def _open(self, sock: socket.socket) -> None:
         sock.setblocking(False)
