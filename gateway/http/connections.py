@@ -29,6 +29,7 @@ from gateway.http.protocols.http2 import Http2, OpenStreams
 from gateway.http.protocols.inbox import AppTasks
 from gateway.http.protocols.pause import ClientLeft, has_client_left, n_unsent
 from gateway.http.protocols.stall import StallWatch
+from gateway.http.protocols.turn_limit import TurnLimit
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
 from protocol.process.descriptors import descriptors
@@ -49,6 +50,8 @@ _MANY_FRAMES = 32
 """Frames in one piece beyond which the next connection waits; a body has few, large frames."""
 _FRAME_S = 160e-6
 """Seconds for each of them, four times what it takes: so they have a quarter of the loop."""
+_STARTS = 32
+"""Requests that begin in a turn of the loop, at 0.3 ms each: 10 ms, for which streams wait."""
 _BODY = orjson.dumps(
     task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
 )
@@ -85,6 +88,7 @@ class Connections:
         self.paused_until = 0.0
         """Time of the loop before which no large piece is handled."""
         self.streams = OpenStreams()
+        self.starts = TurnLimit(_STARTS)
 
     def enter(self, connection: "BoundedConnection") -> bool:
         """Count a new connection; returns False if it must be refused."""
@@ -234,7 +238,7 @@ class BoundedConnection(TCPServer):
         try:
             client = parse_socket_addr(sock.family, sock.getpeername())
             server = parse_socket_addr(sock.family, sock.getsockname())
-            async with AppTasks(self.loop) as tasks:
+            async with AppTasks(self.loop, self._connections.starts) as tasks:
                 self._task_group = tasks
                 self.protocol = Protocols(
                     self.app,

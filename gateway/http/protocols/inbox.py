@@ -14,6 +14,8 @@ from typing import Any
 from hypercorn.asyncio import task_group
 from hypercorn.config import Config
 
+from gateway.http.protocols.turn_limit import TurnLimit
+
 _MAX_MESSAGES = 10
 """Maximum messages that wait for the application; beyond, the connection is not read."""
 
@@ -68,9 +70,15 @@ class Inbox:
 class AppTasks(task_group.TaskGroup):
     """Hypercorn's tasks of one connection, with an `Inbox` for each request."""
 
+    def __init__(self, loop: asyncio.AbstractEventLoop, starts: TurnLimit) -> None:
+        """`starts` spreads the requests of all connections over turns of the loop."""
+        super().__init__(loop)
+        self.starts = starts
+
     async def spawn_app(self, app: Any, config: Config, scope: Any, send: Any) -> Put:
         """Start the application on a request; returns what takes the request's messages."""
         inbox = Inbox()
+        await self.starts.enter()
 
         def call_soon(func: Callable[..., Any], *args: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(func(*args), self._loop).result()
