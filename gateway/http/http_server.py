@@ -118,7 +118,7 @@ class HttpServer:
 
         uvloop accepts one in a turn, and a turn takes a second where a thousand clients are busy.
         """
-        for _ in range(min(n_waiting, _MAX_DROPPED)):
+        for _ in range(_MAX_DROPPED):
             if not n:
                 return
             try:

@@ -33,6 +33,12 @@ async def connect(gateway: Running, data: bytes = b"") -> Pair:
     return reader, writer
 
 
+def address_of(gateway: Running) -> tuple[str, int]:
+    parts = urlsplit(gateway.url)
+    assert parts.hostname is not None and parts.port is not None
+    return parts.hostname, parts.port
+
+
 async def rest(reader: asyncio.StreamReader) -> bytes:
     async with asyncio.timeout(LIMIT_S):
         return await reader.read()
@@ -84,10 +90,8 @@ def test_of_many_in_the_backlog_those_that_have_left_are_not_served(
 ) -> None:
     async def check() -> None:
         async with running(tmp_path) as gateway:
-            parts = urlsplit(gateway.url)
-            assert parts.hostname is not None and parts.port is not None
             for _ in range(300):  # without a turn of the loop
-                with socket.create_connection((parts.hostname, parts.port)) as client:
+                with socket.create_connection(address_of(gateway)) as client:
                     client.sendall(HEALTH)
             pairs = [await connect(gateway, HEALTH) for _ in range(n_present + 1)]
             for reader, _ in pairs:
@@ -98,17 +102,21 @@ def test_of_many_in_the_backlog_those_that_have_left_are_not_served(
     uvloop.run(check())  # which accepts one in a turn; asyncio's own loop accepts all at once
 
 
-def test_beside_many_busy_clients_many_are_accepted_in_a_turn_of_the_loop(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_beside_many_busy_clients_many_are_accepted_in_a_turn_of_the_loop(
+    tmp_path: Path, family: socket.AddressFamily
+) -> None:
     """One a turn was too few: where 1,000 clients were busy, a new one waited for minutes."""
 
     async def check() -> None:
-        async with running(tmp_path) as gateway:
+        path = str(tmp_path / "http.sock")
+        async with running(tmp_path, host=f"127.0.0.1,{path}") as gateway:
             await gateway.add_worker(FakeOptions(n_slots=100, free_running=False))
             busy = [await connect(gateway, POST + STREAM) for _ in range(80)]
             await until(lambda: len(gateway.pool.transport.streams.by_id) == len(busy))
-            parts = urlsplit(gateway.url)
-            address = (parts.hostname or "", parts.port or 0)
-            clients = [socket.create_connection(address) for _ in range(300)]  # without a turn
+            clients = [socket.socket(family) for _ in range(300)]
+            for client in clients:  # without a turn of the loop
+                client.connect(path if family == socket.AF_UNIX else address_of(gateway))
             n_turns = 0
             async with asyncio.timeout(LIMIT_S):
                 while open_connections(gateway) < len(busy) + len(clients):
