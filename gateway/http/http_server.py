@@ -29,8 +29,8 @@ _MAX_DROPPED = 256
 _MAX_ACCEPTED = 64
 """Clients that are accepted in one turn of the loop, at 100 us each."""
 _BUSY_EACH = 4
-"""Busy clients for each further one that is accepted in a turn: so much longer is the turn. A
-gateway with none leaves those behind the first to others that share the socket."""
+"""Busy clients for each one that is accepted in a turn beside the first: the more are busy, the
+longer the turn. An idle gateway accepts one, so that others on its socket get some of a burst."""
 _FEW_HANDSHAKES = 16
 """TLS handshakes that may be open beyond the limit of connections."""
 _PAUSE_S = 0.1
@@ -116,7 +116,7 @@ class HttpServer:
     def _accept(self, listener: socket.socket, n: int, n_waiting: int) -> None:
         """Accept so many clients from the backlog; of many, those that have left are dropped.
 
-        uvloop accepts one in a turn, and a turn takes a second where a thousand clients are busy.
+        uvloop accepts one in a turn: beside 1,000 busy clients a new one waited for 5 s.
         """
         for _ in range(_MAX_DROPPED):
             if not n:

@@ -63,7 +63,7 @@ def test_layers_fill_the_size_and_there_is_one_at_least() -> None:
 
 
 @pytest.mark.model
-@pytest.mark.parametrize(("kind", "window"), [("Q8_0", 0), ("Q4_0", 16)])
+@pytest.mark.parametrize(("kind", "window"), [("Q4_0", 0), ("Q8_0", 0), ("Q4_0", 16)])
 def test_llama_cpp_loads_a_random_model_and_decodes_with_it(
     tmp_path: Path, kind: str, window: int
 ) -> None:

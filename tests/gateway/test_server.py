@@ -262,19 +262,19 @@ async def test_a_port_in_use_is_one_line_and_78(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"host": "no.such.host.invalid"}, "cannot listen on no.such.host.invalid:0"),
-        ({"host": "203.0.113.7"}, "cannot listen on 203.0.113.7:0"),
-        ({"api_key_file": ("/nonexistent/keys",)}, "cannot read key file /nonexistent/keys"),
-        ({"bind": ("tcp://127.0.0.1:0",)}, "tcp://127.0.0.1:0"),
+        (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:0"),
+        (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7:0"),
+        (["--api-key-file", "/nonexistent/keys"], "cannot read key file /nonexistent/keys"),
+        (["--bind", "tcp://127.0.0.1:0"], "tcp://127.0.0.1:0"),
     ],
 )
-def test_what_cannot_work_is_named_in_one_line(
-    tmp_path: Path, flags: dict[str, object], words: str
+async def test_what_cannot_work_is_one_line_and_78(
+    tmp_path: Path, flags: list[str], words: str
 ) -> None:
-    pool = PoolConfig(gateway=GatewayConfig(port=0, bind=(f"ipc://{tmp_path}/w.sock",)))
-    with pytest.raises(ConfigError, match=re.escape(words)) as found:
-        server.run(gateway_config(pool, flags), Notifier.from_environ())
-    assert "\n" not in str(found.value)
+    async with started(tmp_path, *flags) as gateway:
+        code, log = await gateway.ended()
+    assert code == 78
+    assert words in log and log.count("\n") == 1
 
 
 @pytest.mark.parametrize("key", [(), ("",), (",",)])

@@ -73,12 +73,12 @@ class AppTasks(task_group.TaskGroup):
     def __init__(self, loop: asyncio.AbstractEventLoop, starts: TurnLimit) -> None:
         """`starts` spreads the requests of all connections over turns of the loop."""
         super().__init__(loop)
-        self.starts = starts
+        self._starts = starts
 
     async def spawn_app(self, app: Any, config: Config, scope: Any, send: Any) -> Put:
         """Start the application on a request; returns what takes the request's messages."""
         inbox = Inbox()
-        await self.starts.enter()
+        await self._starts.enter()
 
         def call_soon(func: Callable[..., Any], *args: Any) -> Any:
             return asyncio.run_coroutine_threadsafe(func(*args), self._loop).result()

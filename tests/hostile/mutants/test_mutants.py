@@ -52,14 +52,10 @@ def test_mutants_do_the_real_engine_no_harm(real: TargetPool) -> None:
 
 
 def test_a_seed_alone_decides_what_is_sent() -> None:
-    for seed in range(100):
+    for seed in range(300):
         assert mutant(seed) == mutant(seed)
 
 
 def test_every_endpoint_is_attacked() -> None:
-    left = {f"{one.method} {one.path}:" for one in SEEDS}
-    for seed in range(1500):
-        left.discard(" ".join(mutant(seed)[0].name.split(" ")[1:3]))
-        if not left:
-            return
-    assert not left
+    names = {" ".join(mutant(seed)[0].name.split(" ")[1:3]) for seed in range(1500)}
+    assert names == {f"{one.method} {one.path}:" for one in SEEDS}

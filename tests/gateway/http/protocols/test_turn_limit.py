@@ -3,12 +3,10 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from gateway.http.protocols.turn_limit import TurnLimit
+from tests.gateway.http.test_connections import HEALTH, connect, hang_up
 from tests.gateway.inprocess import LIMIT_S, running
-
-HEALTH = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Turns:
@@ -60,8 +58,7 @@ async def test_who_is_cancelled_takes_no_place() -> None:
 async def test_of_many_requests_few_are_answered_in_a_turn(tmp_path: Path) -> None:
     """A stream waited for all that had come: 200 ms beside 300 clients."""
     async with running(tmp_path) as gateway:
-        parts = urlsplit(gateway.url)
-        clients = [await asyncio.open_connection(parts.hostname, parts.port) for _ in range(120)]
+        clients = [await connect(gateway) for _ in range(120)]
 
         def n_answered() -> int:
             return sum(gateway.metrics.http_statuses.values())
@@ -73,7 +70,5 @@ async def test_of_many_requests_few_are_answered_in_a_turn(tmp_path: Path) -> No
             while n_before < len(clients):
                 await asyncio.sleep(0)
                 at_once, n_before = max(at_once, n_answered() - n_before), n_answered()
-        for _, writer in clients:
-            writer.close()
-            await writer.wait_closed()
+        await hang_up(*clients)
         assert at_once <= 8
