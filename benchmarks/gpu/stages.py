@@ -30,6 +30,8 @@ _CMAKE = (
 )
 ARCHITECTURE = "90"
 PACKED = "built.tar.xz"
+_SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python before 3.11.4 has no filters; from 3.12 on it warns of an archive without one."""
 _NO_SERVER = {"note": "no llama-server here"}
 _NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:benchmark")
 """Plugins that other packages may have brought, and whose warnings would be errors."""
@@ -43,7 +45,7 @@ def install(kit: Kit) -> Found:
             return {"sources": "none: what is installed here is used"}
         raise Unfit(f"{sources} is missing: gather first")
     shutil.rmtree(kit.work / "sources", ignore_errors=True)
-    shutil.unpack_archive(sources, kit.work / "sources", "xztar")
+    shutil.unpack_archive(sources, kit.work / "sources", "xztar", **_SAFE)
     wheels = sorted(map(str, kit.folder.glob("wheels/*.whl")))
     if not kit.is_dry:
         argv = ("-m", "pip", "install", "-q", "--no-index", "--no-deps", "--upgrade")
@@ -55,7 +57,7 @@ def install(kit: Kit) -> Found:
 def build(kit: Kit) -> Found:
     """Build llama.cpp's libraries and llama-server; ninja continues where it was stopped."""
     if (packed := kit.folder / PACKED).exists():
-        shutil.unpack_archive(packed, kit.build, "xztar")
+        shutil.unpack_archive(packed, kit.build, "xztar", **_SAFE)
         link_cublas(kit.build / "bin")
         return {"library": str(kit.build / "bin" / "libllama.so"), "packed": packed.name}
     tree = kit.work / "sources" / "llama.cpp"
