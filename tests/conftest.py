@@ -9,7 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
+from xdist import is_xdist_worker
 from xdist.scheduler import LoadFileScheduling
 
 from protocol.process.logs import event_text
@@ -29,7 +31,8 @@ settings.load_profile("shared")
 
 _LONG = (
     *("tests/browser", "tests/faults", "tests/parity", "tests/deploy", "tests/e2e"),
-    *("tests/hostile", "tests/worker/llama", "tests/gateway/test_server.py", "tests/benchmarks"),
+    *("tests/monitoring", "tests/hostile", "tests/worker/llama"),
+    *("tests/gateway/test_server.py", "tests/benchmarks"),
     *("tests/worker/supervisor/test_supervisor.py", "tests/worker/test_sleep.py"),
     *("tests/worker/output", "tests/worker/grammar", "tests/worker/settings/test_arguments.py"),
     *("tests/gateway/pool/routing", "tests/protocol/test_codec.py"),
@@ -70,6 +73,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip with `--gpu` what only a CPU computes to the last bit."""
     if item.config.getoption("--gpu") and item.get_closest_marker("cpu"):
         pytest.skip("compares with what a CPU computes")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report a test to xdist's main process once, not also its set-up and its end if they pass.
+
+    A report costs the two processes a millisecond, and only what times or lists tests reads those.
+    """
+    option = item.config.option
+    if not is_xdist_worker(item) or option.durations is not None or option.xmlpath:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(trylast=True)
