@@ -79,7 +79,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Report a test to xdist's main process once, not also its set-up and its end if they pass.
 
-    A report costs the two processes a millisecond, and only what times or lists tests reads those.
+    Each costs the two processes 0.4 ms, and nobody reads those but lists of durations and JUnit's.
     """
     option = item.config.option
     if not is_xdist_worker(item) or option.durations is not None or option.xmlpath:
