@@ -270,7 +270,7 @@ async def _play(steps: list[tuple[str, int]]) -> None:
             sessions.take(one, body(b"x" * n))
         elif what == "over" and not one.is_over:
             sessions.over(one)
-        elif what == "read":
+        elif what == "read" and sessions.find(one.key, one.conversation_id) is one:
             readers.enter_context(sessions.reading(one))
         elif what == "leave":
             readers.close()
