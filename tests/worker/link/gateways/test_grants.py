@@ -60,7 +60,8 @@ class Gateway:
         else:
             assert isinstance(value, TaskKey)
             self.running.remove(value)
-        assert self.n_free >= 0 or kind == "granted"
+        n_ends = sum(kind == "end" for kind, _ in self.inbox)
+        assert self.n_free + n_ends >= 0, "only ends that are on the way explain fewer than none"
         self.pump()
 
 
@@ -319,6 +320,22 @@ def test_a_retired_gateway_gets_what_it_waits_for_and_keeps_nothing() -> None:
     assert [grants.limit(0), grants.limit(1)] == [0, 2]
     grants.want(0, 1, since=0.0)
     assert grants.settle(1.0) == [(1, 1)]
+
+
+def test_what_a_retired_gateway_keeps_is_recalled_from_it_and_from_no_other() -> None:
+    grants = Grants()
+    grants.size(2, 0)
+    for number in range(4):
+        grants.open(number)
+        for other, n in grants.settle(0.0):
+            grants.give_back(other, n)
+            grants.settle(0.0)
+    assert [grants.limit(n) for n in range(4)] == [1, 1, 0, 0]
+    grants.retire(1)
+    assert grants.settle(1.0) == [(1, 1)], "the other one would get it again, without end"
+    grants.give_back(1, 1)
+    assert grants.settle(1.0) == []
+    assert [grants.limit(n) for n in range(4)] == [1, 0, 1, 0]
 
 
 def test_credits_do_not_go_around_between_gateways_that_cannot_use_them() -> None:
