@@ -292,7 +292,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         spec = self.specs[task_id]
         ready = [one for one in self.workers.values() if one.is_ready and not one.is_leaving]
         alike = [one for one in ready if one.model == spec.model]
-        named = [one for one in alike if spec.worker in ("", one.name)]
+        named = [one for one in alike if task_id in self.unbound or spec.worker in ("", one.name)]
         others = [one for one in named if one.key not in self.tried[task_id]]
         may_move = self.faults[task_id] < 2 and (spec.continues or task_id not in self.shown)
         if may_move and (others or self.tokens(task_id)):
