@@ -46,7 +46,8 @@ class RoutedMachine(DispatcherMachine):
             return False
         other = self.specs[task_id]
         if not other.prefix.chain:  # it may only be kept for the worker of its session
-            return task_id not in self.pool.placement.deferral.ids
+            goes_in_this_turn = self.pool.tasks[task_id].worker
+            return not goes_in_this_turn and task_id not in self.pool.placement.deferral.ids
         since = self.passed_at.setdefault(task_id, self.now)
         return self.now - since > 2 * LONGEST_S
 
