@@ -77,9 +77,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Report a test to xdist's main process once, not also its set-up and its end if they pass.
+    """Report a test to xdist's main process once: not its set-up and tear-down, if they pass.
 
-    Each costs the two processes 0.4 ms, and nobody reads those but lists of durations and JUnit's.
+    A report takes 0.4 ms of CPU; only `--durations` and `--junitxml` read the two left out.
     """
     option = item.config.option
     if not is_xdist_worker(item) or option.durations is not None or option.xmlpath:

@@ -28,4 +28,4 @@ def ask_here(what: str, how: str, model: Path, server: Path, *, is_dry: bool) ->
         case "shortage", _:
             return squeeze(model)
         case _:
-            return kill_one_of_two(model, 80 if is_dry else 512, *flags)
+            return kill_one_of_two(model, 200 if is_dry else 512, *flags)

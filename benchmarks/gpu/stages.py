@@ -31,7 +31,7 @@ _CMAKE = (
 ARCHITECTURE = "90"
 PACKED = "built.tar.xz"
 _SAFE: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-"""Python before 3.11.4 has no filters; from 3.12 on it warns of an archive without one."""
+"""Python before 3.11.4 has no filters; from 3.12 on it warns where none is given."""
 _NO_SERVER = {"note": "no llama-server here"}
 _NO_PLUGINS = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:benchmark")
 """Plugins that other packages may have brought, and whose warnings would be errors."""

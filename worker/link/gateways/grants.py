@@ -228,7 +228,7 @@ class Grants:
         if wanted <= 0:
             return found
         surplus = {number: self._surplus(share, now) for number, share in self._shares.items()}
-        # From those that leave first: another one would get what it gives up again, without end.
+        # Retired gateways first: one that stays would get its credit back and be asked again.
         leaving = {number for number, share in self._shares.items() if share.is_retired}
         for number in sorted(surplus, key=lambda one: (one in leaving, surplus[one]), reverse=True):
             share, n = self._shares[number], min(wanted, surplus[number])
