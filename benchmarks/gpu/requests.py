@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,14 +89,21 @@ async def _kill(model: Path, n_tokens: int, flags: tuple[str, ...]) -> dict[str,
 
             calm = [await send(text) for text in TEXTS]
             started = [asyncio.ensure_future(send(text)) for text in TEXTS]
-            while (await asyncio.to_thread(_n_busy, url)) < 2:  # noqa: ASYNC110 - over HTTP
-                await asyncio.sleep(0.05)
+            await _until_two_are_busy(url, started)
             victim = _workers_of(pid)[0]
             os.kill(victim, signal.SIGKILL)
             after = await asyncio.gather(*started)
         found = alike([one["tokens"] for one in after], [one["tokens"] for one in calm])
         whole = sum(len(one["tokens"]) == n_tokens for one in after)
         return {**found, "whole": whole}
+
+
+async def _until_two_are_busy(url: str, answers: Sequence[asyncio.Future[Any]]) -> None:
+    """Wait until two slots have work; raises `RuntimeError` if all answers end before."""
+    while (await asyncio.to_thread(_n_busy, url)) < 2:
+        if all(one.done() for one in answers):
+            raise RuntimeError("all answers ended before two slots had work: ask for more tokens")
+        await asyncio.sleep(0.05)
 
 
 def _n_busy(url: str) -> int:

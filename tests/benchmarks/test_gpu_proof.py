@@ -1,5 +1,6 @@
 """The proof on a GPU: what is gathered, that stages go on where they ended, and a dry run."""
 
+import asyncio
 import hashlib
 import io
 import json
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import gather
+from benchmarks.gpu import gather, requests
 from benchmarks.gpu.alike import alike
 from benchmarks.gpu.kit import ROOT, VOCABULARY, Kit, Unfinished, Unfit
 from benchmarks.gpu.offload import read
@@ -185,6 +186,20 @@ def test_a_failed_test_fails_the_stage(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(Unfit, match=r"^FAILED a.py::b - no$"):
         suite(kit)
     assert ran == ["record", "suite"]
+
+
+async def test_a_kill_that_comes_after_all_answers_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    answers = [loop.create_future() for _ in range(2)]
+    busy = iter([1, 1])
+
+    def n_busy(_url: str) -> int:
+        loop.call_soon_threadsafe(answers.pop().set_result, {})
+        return next(busy)
+
+    monkeypatch.setattr(requests, "_n_busy", n_busy)
+    with pytest.raises(RuntimeError, match="more tokens"):
+        await requests._until_two_are_busy("", list(answers))
 
 
 def point(side: str, tokens_per_s: float) -> dict[str, object]:
