@@ -142,7 +142,7 @@ async def test_what_is_no_worker_does_not_get_in(fleet: Fleet, kind: str) -> Non
             keys = Keys(zmq.curve_keypair()[0], *fleet.strange_keys()[1:])
             async with fleet.worker(None if kind == "no_curve" else keys, "bad") as bad:
                 # Both ends see that the other has no CURVE: whoever looks first hangs up.
-                await failed_handshake(fleet, kind, *["unfinished"] * (kind == "no_curve"))
+                await failed_handshake(fleet, "protocol", *["unfinished"] * (kind == "no_curve"))
                 assert not bad.received
         else:
             with socket.create_connection(("127.0.0.1", fleet.port)) as sock:
