@@ -239,19 +239,10 @@ class GatewayConnection:
             return
         if time.monotonic() < self._refused_at + _WARN_EVERY_S:
             return
-        is_known = event != zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        if is_known and self._dialer.has_untried_keys:
+        if event != zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._dialer.has_untried_keys:
             return
         self._refused_at = time.monotonic()
-        if not is_known:
-            cause = "the gateway does not know this worker's key, or blocks it"
-            hint = "put the .pub file of this worker into the gateway's --worker-keys"
-        elif not is_tcp:
-            cause = "no handshake: no gateway listens there, or it has ended"
-            hint = "see the gateway's log, and check --connect"
-        else:
-            cause = "no handshake: wrong key for this gateway, or no gateway listens there"
-            hint = "check --gateway-keys and --connect"
+        cause, hint = self._reason(event)
         logger.warning(
             "handshake failed",
             extra={
@@ -261,3 +252,17 @@ class GatewayConnection:
                 "hint": hint,
             },
         )
+
+    def _reason(self, event: int) -> tuple[str, str]:
+        """Return cause and hint of a failure."""
+        if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+            cause = "the gateway does not know this worker's key, or blocks it"
+            return cause, "put the .pub file of this worker into the gateway's --worker-keys"
+        if not self._dialer.endpoint.is_tcp:
+            cause = "no handshake: no gateway listens there, or it has ended"
+            return cause, "see the gateway's log, and check --connect"
+        if math.isinf(self._away_since):  # the gateway has answered on this connection
+            cause = "a message of the gateway was damaged on the way"
+            return cause, "look for a proxy or faulty hardware between the two hosts"
+        cause = "no handshake: wrong key for this gateway, or no gateway listens there"
+        return cause, "check --gateway-keys and --connect"

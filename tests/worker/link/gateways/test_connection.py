@@ -1,6 +1,7 @@
 """The worker's end of the wire: what it sends, and what it logs of gateways that do not answer."""
 
 import logging
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -135,3 +136,58 @@ def test_a_key_of_another_gateway_is_no_fault_while_there_are_more_to_try(
         assert router.poll(5000)
         connection.close()
     assert caplog.messages == []
+
+
+class Relay:
+    """Carries one connection to a port, whenever it is told to."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self.damages = False
+        """Flip a bit of all that comes back."""
+
+    def carry(self) -> None:
+        if not self._ends:
+            far = socket.create_connection(("127.0.0.1", self._port))
+            self._ends = [self._server.accept()[0], far]
+        near, far = self._ends
+        for end in select.select(self._ends, [], [], 0.01)[0]:
+            data = end.recv(1 << 16)
+            if self.damages and end is far:
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            (near if end is far else far).sendall(data)
+
+    def close(self) -> None:
+        for end in (*self._ends, self._server):
+            end.close()
+
+
+def test_a_damaged_message_is_blamed_on_the_way_and_not_on_the_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    public, secret = zmq.curve_keypair()
+    (tmp_path / "w.key").write_text(secret_text(zmq.curve_keypair()[1].decode()))
+    (tmp_path / "gateway.pub").write_text(public_text(public.decode()))
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, secret)
+        relay = Relay(router.bind_to_random_port("tcp://127.0.0.1"))
+        files = CurveFiles(tmp_path / "w.key", (tmp_path / "gateway.pub",))
+        connection = GatewayConnection(context, f"tcp://127.0.0.1:{relay.port}", "w:1", keys=files)
+        connection.open()
+        connection.send([m.Ping()])
+        while not router.poll(0):
+            relay.carry()
+        connection.welcomed()
+        relay.damages = True
+        router.send_multipart([router.recv_multipart()[0], b"anything"])
+        while not connection.was_dropped():
+            relay.carry()
+        connection.close()
+        relay.close()
+    (record,) = caplog.records
+    assert vars(record)["cause"] == "a message of the gateway was damaged on the way"
