@@ -10,6 +10,7 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
+from gateway.pool.network.connections import ENDED
 from gateway.pool.network.worker_connection import WorkerConnection
 from gateway.pool.plausible import (
     implausible,
@@ -18,6 +19,7 @@ from gateway.pool.plausible import (
     overread,
     overstated,
 )
+from gateway.pool.recovery.broken_connections import BrokenConnections
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.tasks.stream import Resumed
 from gateway.pool.tasks.task_streams import TaskStreams
@@ -68,6 +70,7 @@ class WorkerInbox:
         self._dispatcher = dispatcher
         self._settings = settings
         self._metrics = metrics
+        self._broken = BrokenConnections()
         self.events = PoolEvents()
         """Events of workers, for the page `/pool`."""
 
@@ -80,6 +83,8 @@ class WorkerInbox:
 
     def joined(self, peer: WorkerConnection) -> None:
         """Take in a worker that said `Hello`."""
+        if before := self._broken.back(peer):
+            self._dispatcher.quarantine.survived(before)
         self._dispatcher.worker_hello(peer.key, peer.name, peer.model)
         logger.info(
             "worker joined", extra={"worker": peer.name, "model": peer.model, "epoch": peer.epoch}
@@ -99,6 +104,8 @@ class WorkerInbox:
         self.events.note(kind, name=peer.name, model=peer.model, why=reason, n_tasks=n_tasks)
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
+            if reason == ENDED:
+                self._broken.ended(peer)
             self._metrics.worker_lost(peer.name, peer.model)
             asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._expire)
         level = logging.WARNING if died else logging.INFO

@@ -172,12 +172,20 @@ class FakeWorker:
         """Keep the connection but say nothing any more, like a process that is stopped."""
         self._silent = True
 
+    def disconnect(self) -> None:
+        """End the connection, as a network does; `reconnect` makes another one."""
+        if self._socket is not None:
+            self._socket.disconnect(self.endpoint)
+
     async def reconnect(self) -> None:
         """Come back as the same process under a fresh identity, all tasks forgotten."""
         self.engine.waiting.clear()
         self.engine.running.clear()
         self._silent = False
         await self._connect()
+        if asyncio.current_task() is not self._tasks[0]:  # it reads from the socket before
+            self._tasks[0].cancel()
+            self._tasks[0] = asyncio.create_task(self._read())
 
     async def leave(self, reason: str = "drained", *, is_failure: bool = False) -> None:
         """Say `Bye`, and nothing after it."""

@@ -239,7 +239,7 @@ class Dispatcher:
         self._assignment.leaving.pop(key, None)
         self.outliers.worker_left(worker)
         if died:
-            self.quarantine.died(worker.tasks, self.tasks, now)
+            self.quarantine.died(key, worker.tasks, self.tasks, now)
         for task_key, moved in worker.abandoned.items():
             self.book.attempt_ended(moved, task_key.attempt, None, now)
         actions: list[Action] = []

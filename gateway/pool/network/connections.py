@@ -30,6 +30,8 @@ from protocol.wire.sharing import Stay, Successor
 
 logger = logging.getLogger(__name__)
 
+ENDED = "its connection has ended"
+"""Why a worker is lost whose process may go on, and then connects again."""
 _SILENT_HEARTBEATS = 5
 _SILENT_MIN_S = 3.0
 """A worker is lost after this many heartbeats without a frame, and at least this many seconds."""
@@ -334,7 +336,7 @@ class WorkerConnections:
     def _lose_unreachable(self, peer: WorkerConnection) -> None:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
-        self._lost(peer, "its connection has ended")
+        self._lost(peer, ENDED)
 
     def _socket_of(self, part: zmq.Frame) -> PeerSocket | None:
         return socket_of(part, self._socket.ports)

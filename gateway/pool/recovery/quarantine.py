@@ -10,6 +10,8 @@ processes are also killed from outside. So each suspect is tried at another work
   suspects take little longer than one. A suspect without a token has its turn before it is read.
 - If a second worker dies, only the suspect whose turn it was has two deaths. The paused ones are
   not charged with it.
+- A worker that connects again has not died: its connection broke, and no death is held against
+  anybody.
 - Two workers that were killed from outside look the same. So that suspect is held for ten seconds.
   If another worker dies without it, in that time or in the minute before, something else kills
   workers: the suspect goes on, and is held again only after two more deaths for each of those.
@@ -21,7 +23,7 @@ sixteen deaths in a row. Pure; time is passed in.
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.pool.tasks.suspect import QuarantineView, Suspect
 from protocol.errors import ErrorCode, TaskError
@@ -51,6 +53,15 @@ _TURN_S = 3.0
 """Seconds of a turn, after which another suspect has one too: some prompts take minutes to read."""
 
 
+class _Death(NamedTuple):
+    """A worker that died."""
+
+    at: float
+    worker: str
+    present: frozenset[bytes]
+    """Fingerprints of the tasks that it had."""
+
+
 class Quarantine:
     """All suspects, and the deaths of the last minute."""
 
@@ -59,8 +70,7 @@ class Quarantine:
         """How long a suspect waits after a death: other workers may have died with that one."""
         self._suspects: OrderedDict[bytes, Suspect] = OrderedDict()
         """By fingerprint, the one seen longest ago first."""
-        self._deaths: deque[tuple[float, frozenset[bytes]]] = deque()
-        """Time of each death, and the fingerprints that were there."""
+        self._deaths: deque[_Death] = deque()
         self._tried: dict[int, Task] = {}
         """Tasks of suspects that went to a worker, some of which have ended since."""
 
@@ -83,14 +93,16 @@ class Quarantine:
             return
         task.suspect, task.n_proven = suspect, suspect.n_tokens
 
-    def died(self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float) -> None:
-        """Note the death of a worker that had some of all tasks."""
+    def died(
+        self, worker: str, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float
+    ) -> None:
+        """Note the death of a worker, by its key, that had some of all tasks."""
         present = [task for task in had.values() if not task.is_paused]
         on_trial = {task.suspect for task in present if task.is_on_trial}
         for task in present:
             self._accuse(task, now)
         suspects = {member.suspect for member in present if member.suspect is not None}
-        self._remember(frozenset(each.fingerprint for each in suspects), now)
+        self._remember(_Death(now, worker, frozenset(each.fingerprint for each in suspects)))
         for suspect in suspects:
             suspect.n_deaths += 1
             suspect.seen_at = now
@@ -101,6 +113,16 @@ class Quarantine:
         for other in self._suspects.values():
             if other not in suspects:
                 other.held_until = 0.0
+
+    def survived(self, worker: str) -> None:
+        """Take back the death of a worker that has connected again."""
+        for death in [one for one in self._deaths if one.worker == worker]:
+            self._deaths.remove(death)
+            for suspect in filter(None, map(self._suspects.get, death.present)):
+                suspect.n_deaths -= 1
+                suspect.held_until = 0.0
+                if suspect.n_deaths <= 0:
+                    self._forget(suspect)
 
     def _count_losses(
         self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float
@@ -230,7 +252,7 @@ class Quarantine:
 
     def _judge(self, suspect: Suspect, now: float) -> None:
         """Hold a suspect that alone was tried at a worker that died, if it was often enough."""
-        n_others = sum(suspect.fingerprint not in present for _, present in self._deaths)
+        n_others = sum(suspect.fingerprint not in death.present for death in self._deaths)
         limit = min(_MAX_DEATHS * (1 + n_others), _MAX_LOSSES)
         if suspect.n_deaths >= limit:
             suspect.held_until = now + HELD_S
@@ -238,12 +260,12 @@ class Quarantine:
     def _refuse(self, suspect: Suspect, now: float) -> None:
         suspect.held_until, suspect.refused_until = 0.0, now + REFUSED_S
         # Its deaths are explained: they no longer count in favour of others.
-        kept = [death for death in self._deaths if suspect.fingerprint not in death[1]]
+        kept = [death for death in self._deaths if suspect.fingerprint not in death.present]
         self._deaths = deque(kept)
 
-    def _remember(self, present: frozenset[bytes], now: float) -> None:
-        self._deaths.append((now, present))
-        while self._deaths[0][0] < now - _OTHER_DEATHS_S:
+    def _remember(self, death: _Death) -> None:
+        self._deaths.append(death)
+        while self._deaths[0].at < death.at - _OTHER_DEATHS_S:
             self._deaths.popleft()
 
     def _forget(self, suspect: Suspect) -> None:
