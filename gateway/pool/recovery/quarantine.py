@@ -10,12 +10,11 @@ processes are also killed from outside. So each suspect is tried at another work
   suspects take little longer than one. A suspect without a token has its turn before it is read.
 - If a second worker dies, only the suspect whose turn it was has two deaths. The paused ones are
   not charged with it.
-- A worker that connects again has not died: its connection broke, and no death is held against
-  anybody.
 - Two workers that were killed from outside look the same. So that suspect is held for ten seconds.
   If another worker dies without it, in that time or in the minute before, something else kills
   workers: the suspect goes on, and is held again only after two more deaths for each of those.
   Otherwise it is the cause, and is refused for an hour.
+- A worker that connects again had not died; its connection broke. That death is taken back.
 
 A request whose answer grows a little before each death is cleared each time; it is refused after
 sixteen deaths in a row. Pure; time is passed in.
