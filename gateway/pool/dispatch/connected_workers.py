@@ -12,6 +12,8 @@ from protocol.wire.messages import Heartbeat
 
 _KEPT_S = 3600.0
 """How long a worker that has left keeps its slot ids."""
+_WAIT_S = 3.0
+"""How long tasks wait for the slots of a lost worker: a broken connection is made anew by then."""
 _MAX_WORKERS, _MAX_MODELS = 1024, 256
 """Remembered when they have left."""
 
@@ -26,8 +28,10 @@ class ConnectedWorkers:
         """The newest card of every model that is or was ready."""
         self.slots = SlotMap()
         self._departed = Departed(_MAX_WORKERS, _KEPT_S)
-        self._drained: set[str] = set()
-        """Those that have left because they were told to: nobody waits for them."""
+        self._lost = Departed(_MAX_WORKERS, _WAIT_S)
+        """Those whose slots tasks still wait for."""
+        self._gone: set[str] = set()
+        """Those whose slots no task waits for: they were told to leave, or have not come back."""
         self._models = Departed(_MAX_MODELS, math.inf)
         """Models without a worker: they stay known, and their tasks wait."""
         self.n_shared = 0
@@ -41,7 +45,6 @@ class ConnectedWorkers:
     def hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
         self._departed.back(name)
-        self._drained.discard(name)
         self.by_key[key] = Worker(key, name, model, self._routing.order.changes)
         self._queue.open(model)
 
@@ -67,6 +70,8 @@ class ConnectedWorkers:
     def _open(self, worker: Worker, card: ModelCard) -> None:
         self._queue.open(card.name)
         self._models.back(card.name)
+        self._lost.back(worker.name)
+        self._gone.discard(worker.name)
         self.cards[card.name] = card
         self.slots.reserve(worker.name, card)
         self._routing.opened(worker)
@@ -90,16 +95,27 @@ class ConnectedWorkers:
         if not self._is_here(worker.name):
             self._departed.left(worker.name, now)
             if worker.state is WorkerState.LEAVING:
-                self._drained.add(worker.name)
+                self._gone.add(worker.name)
+            elif worker.name not in self._gone:
+                self._lost.left(worker.name, now)
         if not any(other.model == worker.model for other in self.by_key.values()):
             self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
         self._routing.lost(worker)
         return worker
 
-    def has_drained(self, name: str) -> bool:
-        """Return whether a worker was told to leave, has left and is not back."""
-        return name in self._drained
+    def is_gone(self, name: str) -> bool:
+        """Return whether tasks for the slots of a worker go to others until it is ready again.
+
+        Its cache is lost: it was told to leave and has left, or it was lost and is not back.
+        """
+        return name in self._gone
+
+    def give_up_lost(self, now: float) -> list[str]:
+        """Note that lost workers are gone, and return their names, if they were waited for."""
+        names = self._lost.due(now)
+        self._gone.update(names)
+        return names
 
     def forget(self, name: str) -> bool:
         """Forget a worker unless it is connected; return whether it was forgotten.
@@ -109,7 +125,8 @@ class ConnectedWorkers:
         if self._is_here(name):
             return False
         self._departed.back(name)
-        self._drained.discard(name)
+        self._lost.back(name)
+        self._gone.discard(name)
         self.slots.forget(name)
         self._routing.forget(name)
         return True
@@ -119,7 +136,8 @@ class ConnectedWorkers:
         gone = self._departed.due(now)
         for name in gone:
             if not self.slots.is_configured(name):
-                self._drained.discard(name)
+                self._lost.back(name)
+                self._gone.discard(name)
                 self.slots.forget(name)
             self._routing.forget(name)
         for model in self._models.due(now):

@@ -152,6 +152,7 @@ class Dispatcher:
         for task in self.queue.expired(now):
             self.book.end(task)
             actions.append(Fail(task.task_id, self.limits.too_late(task)))
+        models.update(*map(self.queue.unbind, self.connected.give_up_lost(now)))
         models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
         self.placement.shares.held_back.clear()
         for model in sorted(models):
@@ -218,14 +219,13 @@ class Dispatcher:
         """Free the slot ids of a worker that will not come back, unless it is connected."""
         if not self.connected.forget(name):
             return False, []
-        models = self.queue.models_of(name)
-        self.queue.unbind(name)
+        models = self.queue.unbind(name)
         assigned = (self._assignment.assign_waiting(model, now) for model in models)
         return True, [action for actions in assigned for action in actions]
 
     def _is_leaving(self, name: str) -> bool:
-        """Return whether a worker of this name drains or has, and none has taken its place."""
-        if self.connected.has_drained(name):
+        """Return whether a worker of this name drains or is gone, and none has taken its place."""
+        if self.connected.is_gone(name):
             return True
         leaving = any(other.name == name for other in self._assignment.leaving.values())
         return leaving and all(

@@ -66,15 +66,13 @@ class TaskQueue:
         """Return the tasks that need a credit of the worker of this name, by slot."""
         return {slot: tasks.values() for slot, tasks in self._bound.get(worker, {}).items()}
 
-    def models_of(self, worker: str) -> set[str]:
-        """Return the models of the tasks that need a credit of the worker of this name."""
-        return {task.spec.model for tasks in self.bound_to(worker).values() for task in tasks}
-
-    def unbind(self, worker: str) -> None:
+    def unbind(self, worker: str) -> set[str]:
         """Let any worker run the tasks that wait for slots of the worker of this name.
 
-        Those among them that are held for their tenant's limit compete later, for any worker too.
+        Return their models. Those among them that are held for their tenant's limit compete later,
+        for any worker too.
         """
+        models = {task.spec.model for tasks in self.bound_to(worker).values() for task in tasks}
         competing = set[int]().union(*self._bound.pop(worker, {}).values())
         for task in self._tasks.values():
             if task.spec.worker == worker and task.spec.takes_credit:
@@ -82,6 +80,7 @@ class TaskQueue:
                 task.forget_slot()
                 if task.task_id in competing:
                     self._compete(task)
+        return models
 
     def depths(self) -> dict[str, int]:
         """Count the waiting tasks of every known model."""

@@ -188,16 +188,32 @@ def test_a_task_for_a_slot_of_a_worker_that_has_drained_goes_elsewhere() -> None
     pool.worker_leaves("a", 1.0)
     pool.worker_lost("a", 2.0, died=False)
     assert places(pool.submit(task(1, worker="a", slot=0), 3.0)) == [(1, "b")]
-    pool.ended("b", done(1), 4.0)
-    pool.worker_hello("a2", "a", "m")
-    assert pool.submit(task(2, worker="a", slot=0), 5.0) == []
-    assert places(pool.worker_ready("a2", card(), 6.0)) == [(2, "a2")]
+    pool.worker_hello("a2", "a", "m")  # its cache is empty, and it may load for minutes
+    assert pool.submit(task(2, worker="a", slot=0), 4.0) == []
+    assert places(pool.ended("b", done(1), 5.0)) == [(2, "b")]
+    pool.worker_ready("a2", card(), 6.0)
+    assert places(pool.submit(task(3, worker="a", slot=0), 7.0)) == [(3, "a2")]
 
 
-def test_a_task_for_a_slot_of_a_worker_that_has_died_waits_for_it() -> None:
+def test_a_task_for_a_slot_waits_while_the_connection_of_its_worker_is_made_anew() -> None:
     pool = dispatcher("a", "b")
     pool.worker_lost("a", 1.0)
     assert pool.submit(task(1, worker="a", slot=0), 2.0) == []
+    assert pool.expire(3.9) == []
+    pool.worker_hello("a2", "a", "m")
+    assert places(pool.worker_ready("a2", card(), 3.9)) == [(1, "a2")]
+    assert pool.expire(9.0) == []
+
+
+def test_a_task_for_a_slot_of_a_worker_that_does_not_come_back_goes_elsewhere() -> None:
+    """A host that fails must not cost its clients the time of the queue while others are idle."""
+    pool = dispatcher("a", "b", n_slots=2)
+    assert places(pool.submit(task(1, worker="a", slot=0), 0.0)) == [(1, "a")]
+    pool.worker_lost("a", 1.0)
+    assert pool.submit(task(2, worker="a", slot=0), 2.0) == []
+    assert places(pool.expire(4.0)) == [(1, "b"), (2, "b")]
+    pool.ended("b", done(2), 5.0)
+    assert places(pool.submit(task(3, worker="a", slot=0), 6.0)) == [(3, "b")]
 
 
 def test_a_task_for_a_slot_of_a_worker_that_is_gone_for_good_goes_elsewhere() -> None:
