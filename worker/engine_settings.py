@@ -9,6 +9,7 @@ from protocol.errors import ConfigError
 from worker.engine.backend import Backend
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.engine_config import EngineConfig
+from worker.host.topology import quarter_of_memory
 from worker.speculation.kinds import kinds
 
 CPU_STEP_TARGET_S, GPU_STEP_TARGET_S = 0.2, 0.04
@@ -42,8 +43,8 @@ def engine_config(config: WorkerConfig, backend: Backend) -> EngineConfig:
 
 
 def host_bytes(n_mib: int) -> int:
-    """Return the size of the host cache in bytes: at most a quarter of the machine's memory."""
-    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
+    """Return the size of the host cache in bytes: at most a quarter of the memory."""
+    most = quarter_of_memory()
     return most if n_mib < 0 else min(most, n_mib << 20)
 
 

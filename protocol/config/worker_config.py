@@ -40,7 +40,8 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     )
     n_ctx: int = param(
         0,
-        "Context size in tokens, shared by all slots; 0: what the model was trained on.",
+        "Context size in tokens, shared by all slots; 0: what the model was trained on, for each "
+        "slot if memory reaches.",
         low=0,
         high=INT32_MAX,
     )

@@ -14,7 +14,8 @@ from worker.doctor import gpu, keys, library, model, packages, probe, system
 from worker.doctor.case import DoctorCase, write
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
-from worker.files.gguf_header import cache_bytes, read_header
+from worker.files.context_size import planned_cache
+from worker.files.gguf_header import read_header
 from worker.host.child import ChildOutcome
 from worker.host.topology import free_memory, gpu_files, group_memory, text_of
 from worker.host.weights import maps
@@ -209,7 +210,10 @@ class _ModelChecks:
                 weights[path] for path in {worker.model for worker in workers if maps(worker)}
             ),
             copies=sum(weights[worker.model] for worker in workers if not maps(worker)),
-            cache=sum(cache_bytes(self._header(Path(worker.model)), worker) for worker in workers),
+            cache=sum(
+                planned_cache(self._header(Path(one.model)), one, is_on_gpu=False)
+                for one in workers
+            ),
             on_gpu=self._on_gpu(workers),
         )
         yield system.check_memory(need, free_memory() or sys.maxsize, group_memory())

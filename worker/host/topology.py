@@ -128,7 +128,20 @@ def _quota_of(folder: Path) -> float:
 
 def free_memory(root: Path = _ROOT) -> int:
     """Return the available memory in bytes, without swapping; 0 if unknown."""
-    match = re.search(r"^MemAvailable:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
+    return _meminfo(root, "MemAvailable")
+
+
+def quarter_of_memory(root: Path = _ROOT) -> int:
+    """Return a quarter of the memory within the control groups' limits, used or not, in bytes.
+
+    That much a worker may take for what is useful and not necessary. 0 if unknown.
+    """
+    found = (_limit(folder) for folder in groups(root, "memory"))
+    return min([_meminfo(root, "MemTotal"), *(limit[0] for limit in found if limit)]) // 4
+
+
+def _meminfo(root: Path, name: str) -> int:
+    match = re.search(rf"^{name}:\s*(\d+) kB", text_of(root / "proc/meminfo"), re.MULTILINE)
     return int(match[1]) * 1024 if match else 0
 
 
@@ -145,17 +158,25 @@ def usable_memory(root: Path = _ROOT) -> int:
 
 
 def _room(folder: Path) -> int | None:
-    for most, used, cached in (
+    limit = _limit(folder)
+    if limit is None:
+        return None
+    most, used, cached = limit
+    now = text_of(folder / used).strip()
+    match = re.search(rf"^{cached} (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
+    taken = int(now or 0) - (int(match[1]) if match else 0)
+    return max(0, most - max(0, taken))
+
+
+def _limit(folder: Path) -> tuple[int, str, str] | None:
+    """Return the limit of one group, and where it says what is used and what it could drop."""
+    for name, used, cached in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        text = text_of(folder / most).strip()
-        if not text.isdecimal() or int(text) >= _UNLIMITED:
-            continue
-        now = text_of(folder / used).strip()
-        match = re.search(rf"^{cached} (\d+)", text_of(folder / "memory.stat"), re.MULTILINE)
-        taken = int(now or 0) - (int(match[1]) if match else 0)
-        return max(0, int(text) - max(0, taken))
+        text = text_of(folder / name).strip()
+        if text.isdecimal() and int(text) < _UNLIMITED:
+            return int(text), used, cached
     return None
 
 

@@ -13,6 +13,7 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache.sequences import MAX_SEQUENCES, n_sequences
+from worker.files.context_size import contexts, fits_host, slot_context
 from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
@@ -21,8 +22,9 @@ from worker.llama import library, startup
 from worker.llama.adapters import LlamaAdapters, apply_control_vectors, load_adapters
 from worker.llama.files import pages
 from worker.llama.hardware import tensors
-from worker.llama.hardware.devices import NO_DEVICE, device_list, devices
-from worker.llama.hardware.fit import fewer_layers, is_short, is_tight, smaller_contexts
+from worker.llama.hardware.devices import device_list, devices
+from worker.llama.hardware.fit import fewer_layers, is_short, is_tight
+from worker.llama.hardware.placement import is_cache_on_gpu, log_placement, uses_gpu
 from worker.llama.hardware.threads import Threads, open_threads
 from worker.speculation.kinds import longest_draft
 
@@ -46,8 +48,6 @@ _NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
 shared, and sequences that share cells of GLM 5 Next get other logits."""
 _LONGEST = 1 << 24
 """Maximum context in tokens that a file may ask for; more would not fit into any host."""
-_PAD = 256
-"""llama.cpp rounds a context up to this."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,40 +157,11 @@ def _load(config: WorkerConfig, on_progress: Progress) -> LoadedModel:
         adapters=LlamaAdapters(context, adapters),
         n_ctx_slot=n_ctx_slot,
         n_outputs=count_outputs(config),
-        is_gpu=_uses_gpu(config),
+        is_gpu=uses_gpu(config),
         is_unified=is_unified(model, config),
         threads=open_threads(context, config),
         is_measured=config.perf,
     )
-
-
-def log_placement(config: WorkerConfig) -> None:
-    """Log where layers and caches lie, and warn where a GPU was wanted and has none of them."""
-    found = library.placement()
-    logger.info(
-        "model loaded",
-        extra={
-            "n_gpu_layers": found.n_offloaded,
-            "n_layers": found.n_layers or None,  # unknown without a GPU
-            "buffers": ", ".join(map(str, found.buffers)),
-        },
-    )
-    is_wanted = bool(config.devices) or config.n_gpu_layers > 0
-    if is_wanted and not found.n_offloaded:
-        logger.warning(
-            "no layer lies on a GPU",
-            extra={
-                "devices": config.devices or "all",
-                "n_gpu_layers": config.n_gpu_layers,
-                "action": "all is computed on the CPU",
-                "hint": "is there a GPU, and was llama.cpp built for it? run llamapool doctor",
-            },
-        )
-
-
-def _uses_gpu(config: WorkerConfig) -> bool:
-    is_possible = bool(lib.llama_supports_gpu_offload()) and config.n_gpu_layers != 0
-    return is_possible and config.device != (NO_DEVICE,)
 
 
 def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
@@ -199,8 +170,12 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     if not config.n_ctx and not n_ctx_train:
         what = f"{config.model} says no length of its context, or one that cannot be"
         raise ConfigError(f"{what}: name one, -c or n_ctx")
+
+    def fits(larger: WorkerConfig) -> bool:
+        return is_cache_on_gpu(model, config) or fits_host(read_header(Path(config.model)), larger)
+
     fault = ""
-    for candidate in (config, *smaller_contexts(config, n_ctx_train)):
+    for candidate in contexts(config, n_ctx_train, fits):
         if fault:
             logger.warning(
                 "context does not fit",
@@ -213,8 +188,9 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         library.forget_log()
         n_ctx_slot = slot_context(candidate, n_ctx_train)
         context = _make_context(model, candidate, n_ctx_slot)
-        tight = is_tight(config, devices()) if context and _uses_gpu(config) else ""
+        tight = is_tight(config, devices()) if context and uses_gpu(config) else ""
         if context and not tight:
+            _warn_of_cap(candidate, n_ctx_slot)
             return context, n_ctx_slot
         if context:
             lib.llama_free(context)
@@ -222,7 +198,21 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         remedy = "a smaller n_ctx or fewer slots may fit, or a quantized KV cache"
         fault = f"{what}: {tight}; {remedy}" if tight else _reason(what, remedy)
     lib.llama_model_free(model)
-    raise (_Short if _uses_gpu(config) else ConfigError)(fault)
+    raise (_Short if uses_gpu(config) else ConfigError)(fault)
+
+
+def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int) -> None:
+    """Say why slots have less than `-c` promises: the model knows no later positions."""
+    wanted = config.n_ctx if config.kv_unified else config.n_ctx // config.n_slots
+    if n_ctx_slot < min(wanted, config.n_ctx_per_slot or wanted):
+        logger.warning(
+            "context is longer than the model was trained on",
+            extra={
+                "n_ctx": wanted,
+                "action": f"each slot has {n_ctx_slot} tokens",
+                "hint": "--rope-scaling yarn or --grp-attn-n reach further",
+            },
+        )
 
 
 def load_mode(config: WorkerConfig) -> int:
@@ -307,17 +297,6 @@ def trained_context(model: Any) -> int:
     """Return the trained context of a file; 0 if it names none, or an impossible one."""
     n_ctx = int(lib.llama_model_n_ctx_train(model))
     return n_ctx if 0 <= n_ctx <= _LONGEST else 0
-
-
-def slot_context(config: WorkerConfig, n_ctx_train: int) -> int:
-    """Return the context of a slot: its part as by `-c` and `-np`, or with a unified cache all."""
-    total = config.n_ctx or n_ctx_train
-    if config.kv_unified:
-        share = total if config.rope_scaling else min(total, n_ctx_train or total)
-    else:
-        share = max(1, total // config.n_slots)
-    padded = (share + _PAD - 1) // _PAD * _PAD
-    return min(padded, config.n_ctx_per_slot or padded)
 
 
 def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.errors import ConfigError
 from tests.worker.hosts import write
-from worker.host.topology import bind, free_memory, group_memory, read_host
+from worker.host.topology import bind, free_memory, group_memory, quarter_of_memory, read_host
 
 CPU = "sys/devices/system/cpu"
 
@@ -114,6 +114,24 @@ def test_memory_of_host_and_group_is_read(
     assert free_memory(tmp_path) == free
     assert group_memory(tmp_path) == allowed
     assert read_host(tmp_path, frozenset({0})).free_memory == both
+
+
+@pytest.mark.parametrize(
+    ("files", "quarter"),
+    [
+        ({}, 0),
+        (MEMINFO, 9 * 256),
+        (MEMINFO | LIMIT, 250),
+        (MEMINFO | OLD_LIMIT, 250),
+        (MEMINFO | {f"{GROUP}memory.max": "max\n"}, 9 * 256),
+        (MEMINFO | {f"{GROUP}memory.max": "10000000\n"}, 9 * 256),
+    ],
+)
+def test_a_quarter_of_the_memory_is_that_of_host_or_group(
+    tmp_path: Path, files: dict[str, str], quarter: int
+) -> None:
+    write(tmp_path, files)
+    assert quarter_of_memory(tmp_path) == quarter
 
 
 def test_this_machine_can_be_read() -> None:

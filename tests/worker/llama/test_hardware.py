@@ -154,15 +154,6 @@ def test_llama_cpps_figures_are_logged_if_that_was_asked(
 # ---- what fits -------------------------------------------------------------------------------
 
 
-def test_a_context_shrinks_only_where_none_was_asked_for() -> None:
-    from worker.llama.hardware.fit import smaller_contexts
-
-    config = WorkerConfig(fit_ctx=3000)
-    assert [one.n_ctx for one in smaller_contexts(config, 16384)] == [8192, 4096, 3000]
-    assert not list(smaller_contexts(replace(config, n_ctx=16384), 16384))
-    assert not list(smaller_contexts(replace(config, fit=False), 16384))
-
-
 def test_layers_leave_the_gpu_only_where_nobody_counted_them() -> None:
     from worker.llama.hardware.fit import fewer_layers
 

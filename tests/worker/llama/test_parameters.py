@@ -14,11 +14,12 @@ from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
 from tests.worker.settings.test_arguments import given
+from worker.files.context_size import slot_context
 from worker.llama import draft, startup
 from worker.llama.adapters import load_adapters
 from worker.llama.embedding import context as embedding
 from worker.llama.media.reader import MediaReader
-from worker.llama.model import _load_model, _make_context, slot_context
+from worker.llama.model import _load_model, _make_context
 
 N_TRAIN = 8192
 

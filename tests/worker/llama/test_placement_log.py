@@ -12,7 +12,7 @@ from protocol.config.config import WorkerConfig
 from worker import process
 from worker.host.process_environment import process_environment
 from worker.llama import library
-from worker.llama.model import log_placement
+from worker.llama.hardware.placement import log_placement
 
 GPU = (
     b"load_tensors: offloaded 25/33 layers to GPU\n",

@@ -146,7 +146,7 @@ def test_on_a_gpu_the_warm_up_takes_the_memory_of_the_largest_batch(
         decode(self, rows)
 
     monkeypatch.setattr(LlamaBackend, "decode", counting)
-    monkeypatch.setattr("worker.llama.model._uses_gpu", lambda _config: True)
+    monkeypatch.setattr("worker.llama.model.uses_gpu", lambda _config: True)
     config = WorkerConfig(model=shallow_path(), n_ctx=256, n_threads=1, n_ubatch=128)
     LlamaBackend(config, lambda _fraction: None).close()
     assert sizes == [1, 128]

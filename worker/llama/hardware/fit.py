@@ -1,6 +1,7 @@
-"""What to reduce if memory is short: first the context, then layers on the GPU.
+"""What to do if a device's memory is short: llama-server's --fit.
 
-llama-server's --fit. Values that were set explicitly are not reduced.
+First the context becomes smaller (`worker.files.context_size`), then fewer layers are on the GPU.
+Values that were set explicitly are not reduced.
 """
 
 from collections.abc import Iterator
@@ -28,16 +29,6 @@ def fewer_layers(
         for share in _SHARES:
             if cache_bytes * (1 - share) <= free_bytes:
                 yield replace(config, n_gpu_layers=int(n_layer * share))
-
-
-def smaller_contexts(config: WorkerConfig, n_ctx_train: int) -> Iterator[WorkerConfig]:
-    """Yield the configuration with half the context, a quarter ...; none if set explicitly."""
-    if not config.fit or config.n_ctx:
-        return
-    n_ctx, least = n_ctx_train, max(1, config.fit_ctx)
-    while n_ctx > least:
-        n_ctx = max(least, n_ctx // 2)
-        yield replace(config, n_ctx=n_ctx)
 
 
 def is_short(said: str) -> bool:

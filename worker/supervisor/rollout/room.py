@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.config.config import WorkerConfig
-from worker.files.gguf_header import cache_bytes, read_header
+from worker.files.context_size import planned_cache
+from worker.files.gguf_header import read_header
 from worker.files.model_file import weigh
 from worker.host import child
 from worker.host.placement import Host, uses_gpu
@@ -37,12 +38,13 @@ def need_of(config: WorkerConfig, host: Host, mapped: frozenset[str]) -> MemoryN
     """Estimate a worker's memory; `mapped` are files that running workers have mapped."""
     if config.backend == "fake":
         return MemoryNeed()
-    weights = sum(weigh(path) for path in files(config))
+    weights, is_on_gpu = sum(weigh(path) for path in files(config)), uses_gpu(host, config)
     try:
-        cache = cache_bytes(read_header(Path(config.model)), config)
+        header = read_header(Path(config.model))
+        cache = planned_cache(header, config, is_on_gpu=is_on_gpu)
     except OSError:
         cache = 0
-    if uses_gpu(host, config):
+    if is_on_gpu:
         return MemoryNeed(device=weights + cache + _RESERVE, devices=config.devices)
     shared = sum(weigh(path) for path in files(config) & mapped) if maps(config) else 0
     return MemoryNeed(host=weights - shared + cache + _RESERVE)
