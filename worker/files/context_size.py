@@ -41,6 +41,17 @@ def contexts(
         yield replace(worker, n_ctx=n_ctx)
 
 
+def reachable_context(worker: WorkerConfig, n_ctx_train: int, n_ctx_original: int) -> int:
+    """Return how long a context may be: the trained one, or what the YaRN of `--rope-scale` gives.
+
+    `n_ctx_original` is what a model was trained on before its own YaRN; 0: it has none. Source:
+    llama_init_from_model.
+    """
+    if worker.rope_scaling != "yarn" or not worker.rope_freq_scale:
+        return n_ctx_train
+    return int((worker.yarn_orig_ctx or n_ctx_original or n_ctx_train) / worker.rope_freq_scale)
+
+
 def fits_host(header: Header, worker: WorkerConfig) -> bool:
     """Return whether a KV cache takes at most a quarter of the host's memory."""
     return cache_bytes(header, worker) <= quarter_of_memory()
@@ -51,7 +62,9 @@ def planned_cache(header: Header, worker: WorkerConfig, *, is_on_gpu: bool) -> i
     n_ctx_train = header.of_model("context_length")
     if not isinstance(n_ctx_train, int):
         return 0
-    tried = contexts(worker, n_ctx_train, lambda one: is_on_gpu or fits_host(header, one))
+    n_original = header.of_model("rope.scaling.original_context_length")
+    n_ctx = reachable_context(worker, n_ctx_train, n_original if isinstance(n_original, int) else 0)
+    tried = contexts(worker, n_ctx, lambda one: is_on_gpu or fits_host(header, one))
     return cache_bytes(header, next(tried))
 
 

@@ -13,7 +13,7 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache.sequences import MAX_SEQUENCES, n_sequences
-from worker.files.context_size import contexts, fits_host, slot_context
+from worker.files.context_size import contexts, fits_host, reachable_context, slot_context
 from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
@@ -170,6 +170,9 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     if not config.n_ctx and not n_ctx_train:
         what = f"{config.model} says no length of its context, or one that cannot be"
         raise ConfigError(f"{what}: name one, -c or n_ctx")
+
+    original = metadata(model, f"{architecture(model)}.rope.scaling.original_context_length")
+    n_ctx_train = min(_LONGEST, reachable_context(config, n_ctx_train, int(original or 0)))
 
     def fits(larger: WorkerConfig) -> bool:
         return is_cache_on_gpu(model, config) or fits_host(read_header(Path(config.model)), larger)

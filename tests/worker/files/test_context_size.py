@@ -11,7 +11,7 @@ from protocol.config.config import WorkerConfig
 from tests.models.llama import write_llama
 from tests.worker.conftest import model_path
 from worker.files import context_size
-from worker.files.context_size import contexts, planned_cache, slot_context
+from worker.files.context_size import contexts, planned_cache, reachable_context, slot_context
 from worker.files.gguf_header import Header, cache_bytes, read_header
 
 A_TOKEN = 30 * 3 * 64 * 4
@@ -68,6 +68,23 @@ def test_a_slot_has_its_part_and_at_most_the_trained_context(
 
 
 @pytest.mark.parametrize(
+    ("options", "original", "reachable"),
+    [
+        ({"rope_scaling": "yarn", "rope_freq_scale": 0.25}, 0, 32768),
+        ({"rope_scaling": "yarn", "rope_freq_scale": 0.25}, 2048, 8192),
+        ({"rope_scaling": "yarn", "rope_freq_scale": 0.5, "yarn_orig_ctx": 1000}, 2048, 2000),
+        ({"rope_scaling": "yarn"}, 2048, 8192),
+        ({"rope_scaling": "linear", "rope_freq_scale": 0.25}, 0, 8192),
+    ],
+    ids=str,
+)
+def test_yarn_reaches_further_than_the_trained_context(
+    options: Mapping[str, Any], original: int, reachable: int
+) -> None:
+    assert reachable_context(replace(WorkerConfig(), **options), 8192, original) == reachable
+
+
+@pytest.mark.parametrize(
     ("quarter", "is_on_gpu", "n_ctx"),
     [(1 << 60, False, 32768), (A_TOKEN * 20_000, False, 16384), (0, False, 8192), (0, True, 32768)],
 )
@@ -95,6 +112,7 @@ def test_nothing_is_planned_for_a_file_without_a_length(values: Mapping[str, Any
         ({"n_slots": 3, "fit": False}, 768, ()),
         ({"n_slots": 2, "n_ctx": 8192}, 2048, ("n_ctx=4096", "each slot has 2048 tokens")),
         ({"n_slots": 2, "n_ctx": 1024}, 512, ()),
+        ({"n_slots": 2, "rope_scaling": "yarn", "rope_freq_scale": 0.5}, 4096, ()),
     ],
     ids=str,
 )
