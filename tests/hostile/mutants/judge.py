@@ -9,8 +9,11 @@ from tests.hostile.attack import Outcome
 
 _ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 _SHAPE = {"message": str, "type": str, "code": int}
-_OF_ALL = ("JSON", "nests deeper", "body has more than", "is too large to process", "exceeds the")
-"""Refusals of the body as a whole, or of a prompt whatever its field."""
+_OF_ALL = (
+    *("JSON", "nests deeper", "body has more than", "is too large to process", "exceeds the"),
+    "Multimodal data",
+)
+"""Refusals of the body as a whole, of a prompt whatever its field, or of what no field changes."""
 _ALLOWED = {501, 503, 504}
 """Of 5xx: what the model cannot do, what is not there now, and a deadline that a client set."""
 
