@@ -13,6 +13,8 @@ from protocol.config.config import WorkerConfig
 from worker.files.gguf_header import Header, cache_bytes
 from worker.host.topology import quarter_of_memory
 
+LONGEST = 1 << 24
+"""Maximum context of a slot in tokens; more would not fit into any host."""
 _PAD = 256
 """llama.cpp rounds a context up to this."""
 
@@ -49,7 +51,8 @@ def reachable_context(worker: WorkerConfig, n_ctx_train: int, n_ctx_original: in
     """
     if worker.rope_scaling != "yarn" or not worker.rope_freq_scale:
         return n_ctx_train
-    return int((worker.yarn_orig_ctx or n_ctx_original or n_ctx_train) / worker.rope_freq_scale)
+    original = worker.yarn_orig_ctx or n_ctx_original or n_ctx_train
+    return int(min(original / worker.rope_freq_scale, LONGEST))
 
 
 def fits_host(header: Header, worker: WorkerConfig) -> bool:
@@ -59,11 +62,9 @@ def fits_host(header: Header, worker: WorkerConfig) -> bool:
 
 def planned_cache(header: Header, worker: WorkerConfig, *, is_on_gpu: bool) -> int:
     """Return the bytes of the KV cache that a worker tries to make; 0 if the file lacks facts."""
-    n_ctx_train = header.of_model("context_length")
-    if not isinstance(n_ctx_train, int):
-        return 0
-    n_original = header.of_model("rope.scaling.original_context_length")
-    n_ctx = reachable_context(worker, n_ctx_train, n_original if isinstance(n_original, int) else 0)
+    keys = ("context_length", "rope.scaling.original_context_length")
+    n_train, n_original = (n if isinstance(n := header.of_model(key), int) else 0 for key in keys)
+    n_ctx = reachable_context(worker, n_train, n_original)
     tried = contexts(worker, n_ctx, lambda one: is_on_gpu or fits_host(header, one))
     return cache_bytes(header, next(tried))
 

@@ -13,7 +13,13 @@ import llama_cpp.llama_cpp as lib
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
 from worker.engine.cache.sequences import MAX_SEQUENCES, n_sequences
-from worker.files.context_size import contexts, fits_host, reachable_context, slot_context
+from worker.files.context_size import (
+    LONGEST,
+    contexts,
+    fits_host,
+    reachable_context,
+    slot_context,
+)
 from worker.files.gguf_header import Header, cache_bytes, read_header
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
@@ -46,8 +52,6 @@ _PROBED = 16
 _NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
 """Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
 shared, and sequences that share cells of GLM 5 Next get other logits."""
-_LONGEST = 1 << 24
-"""Maximum context in tokens that a file may ask for; more would not fit into any host."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,9 +174,9 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     if not config.n_ctx and not n_ctx_train:
         what = f"{config.model} says no length of its context, or one that cannot be"
         raise ConfigError(f"{what}: name one, -c or n_ctx")
-
     original = metadata(model, f"{architecture(model)}.rope.scaling.original_context_length")
-    n_ctx_train = min(_LONGEST, reachable_context(config, n_ctx_train, int(original or 0)))
+    n_original = int(original) if original.isdecimal() else 0
+    n_ctx_train = reachable_context(config, n_ctx_train, n_original)
 
     def fits(larger: WorkerConfig) -> bool:
         return is_cache_on_gpu(model, config) or fits_host(read_header(Path(config.model)), larger)
@@ -299,7 +303,7 @@ def spare_sequence(context: Any, config: WorkerConfig) -> int:
 def trained_context(model: Any) -> int:
     """Return the trained context of a file; 0 if it names none, or an impossible one."""
     n_ctx = int(lib.llama_model_n_ctx_train(model))
-    return n_ctx if 0 <= n_ctx <= _LONGEST else 0
+    return n_ctx if 0 <= n_ctx <= LONGEST else 0
 
 
 def _load_model(config: WorkerConfig, on_progress: Progress) -> Any:

