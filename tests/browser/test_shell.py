@@ -42,6 +42,20 @@ async def test_a_view_that_arrives_late_does_not_take_the_place_of_the_next(
     await expect(page.locator("main.pool")).to_be_attached()
 
 
+FETCHED = """() => performance.getEntriesByType('resource').map((one) => one.name)
+  .filter((url) => /\\.m?js$/.test(url) && !url.endsWith('/early.js'))"""
+NAMED = "() => [...document.querySelectorAll('link[rel=modulepreload]')].map((one) => one.href)"
+
+
+@pytest.mark.parametrize("view", ["chat", "pool"])
+async def test_the_document_names_all_modules_of_its_view_and_no_other(
+    page: Page, fake_pool: Served, view: str
+) -> None:
+    await page.goto(f"{fake_pool.url}/{'' if view == 'chat' else view}")
+    await expect(page.locator(f".{view}")).to_be_attached()
+    assert set(await page.evaluate(FETCHED)) == set(await page.evaluate(NAMED))
+
+
 async def test_a_theme_stays_chosen_in_every_tab(
     page: Page, context: BrowserContext, fake_pool: Served
 ) -> None:

@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from gateway.http.pages.modules import imported, preload_links
 from gateway.http.pages.static_file import ASK_AGAIN, FOREVER, KINDS, StaticFile
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
@@ -30,13 +31,16 @@ from protocol.filenames import is_dir
 
 _OWN = Path(__file__).parents[2] / "static"
 _INDEX = "index.html"
-_SHELL_PATHS = ("/", "/pool")
-"""Paths of views: each shows the same document, whose script looks at the path."""
+_SCRIPT = "main.js"
+_VIEWS = {"chat/view.js": ("/", "/index.html"), "pool/view.js": ("/pool",)}
+"""Modules of views to the paths at which the script of the document shows them."""
 _WORKER = "/sw.js"
 """It is there without the page, too, as in llama-server: what it removes would stay in browsers."""
 _VERSIONED = "/ui/"
 _DIGEST = b"{digest}"
 """Stands in `index.html` for the digest of all files."""
+_MODULES = b"{modules}"
+"""Stands in `index.html` for what names the modules of the view."""
 _HEADERS = {
     # All parts come from this server, nothing is sent elsewhere, only DOMPurify makes HTML of
     # text, and no other page may frame one into which users type keys.
@@ -151,13 +155,6 @@ def open_pages(config: GatewayConfig) -> Pages:
 @cache
 def _read_own() -> tuple[str, Mapping[str, StaticFile]]:
     """Return the digest of the built-in files, and the files by their paths in the URL."""
-    digest, bodies = _read_bodies()
-    files = {f"/{name}": StaticFile(name, body) for name, body in bodies.items()}
-    return digest, {**files, **dict.fromkeys(_SHELL_PATHS, files[f"/{_INDEX}"])}
-
-
-def _read_bodies() -> tuple[str, Mapping[str, bytes]]:
-    """Return the digest of the built-in files and their contents; they are read once."""
     bodies = {
         path.relative_to(_OWN).as_posix(): path.read_bytes()
         for path in sorted(_OWN.rglob("*"))
@@ -165,5 +162,14 @@ def _read_bodies() -> tuple[str, Mapping[str, bytes]]:
     }
     listed = b"".join(name.encode() + b"\0" + body for name, body in bodies.items())
     digest = hashlib.sha256(listed).hexdigest()[:16]
-    bodies[_INDEX] = bodies[_INDEX].replace(_DIGEST, digest.encode())
-    return digest, bodies
+    files = {f"/{name}": StaticFile(name, body) for name, body in bodies.items()}
+    for view, paths in _VIEWS.items():
+        files |= dict.fromkeys(paths, _document(bodies, digest, view))
+    return digest, files
+
+
+def _document(bodies: Mapping[str, bytes], digest: str, view: str) -> StaticFile:
+    """Return the document that shows a view, with the digest and the modules in it."""
+    links = preload_links(imported(bodies, _SCRIPT, view), f"ui/{digest}/")
+    body = bodies[_INDEX].replace(_MODULES, links.encode())
+    return StaticFile(_INDEX, body.replace(_DIGEST, digest.encode()))

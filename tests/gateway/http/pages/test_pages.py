@@ -134,7 +134,7 @@ console.log(JSON.stringify([text, whole, told.content, typeof info.n_ctx, refusa
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 async def test_completion_js_speaks_to_the_server_as_the_old_page_did(tmp_path: Path) -> None:
-    module = Path(__file__).parents[3] / "gateway" / "static" / "completion.js"
+    module = Path(__file__).parents[4] / "gateway" / "static" / "completion.js"
     copy = tmp_path / "completion.mjs"
     copy.write_text(module.read_text())
     script = tmp_path / "script.mjs"
