@@ -1,7 +1,7 @@
 """A dispatcher with ready workers, and the tasks and messages that its tests need."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from gateway.keys.api_key import KeyLimits
@@ -29,6 +29,31 @@ class SimWorker:
     """Attempts without a terminal message, and whether each has started."""
 
 
+@dataclass
+class SimAbsence:
+    """The names of workers that are not there: for whose slots tasks wait, and for whose not."""
+
+    lost_at: dict[str, float] = field(default_factory=dict)
+    """Names of lost workers; a connection that broke is made anew within 3 s."""
+    gone: set[str] = field(default_factory=set)
+    """They drain, have drained or are lost for longer, and are not ready again."""
+
+    def lost(self, name: str, now: float) -> None:
+        if name not in self.gone:
+            self.lost_at[name] = now
+
+    def back(self, name: str) -> None:
+        self.lost_at.pop(name, None)
+        self.gone.discard(name)
+
+    def given_up(self, now: float) -> set[str]:
+        """Take out those that are lost for too long."""
+        names = {name for name, lost_at in self.lost_at.items() if now - lost_at >= 3.0}
+        for name in names:
+            del self.lost_at[name]
+        return names
+
+
 def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
     return ModelCard(
         name=name,
@@ -40,10 +65,21 @@ def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
     )
 
 
-def may_be_held_back(n_own: int, n_others: int, workers: Sequence[Worker]) -> bool:
-    """Whether a tenant with so many tasks may have to leave few free slots to other tenants."""
-    n_slots = sum(worker.n_slots for worker in workers if worker.is_ready)
-    n_free = sum(max(0, one.n_slots - one.n_taken) for one in workers if one.has_credit)
+def may_be_held_back(
+    spec: TaskSpec,
+    held: Sequence[tuple[str, str]],
+    served: Set[tuple[str, str]],
+    workers: Iterable[Worker],
+) -> bool:
+    """Whether a task may have to leave few free slots to other tenants.
+
+    `held` are model and tenant of each attempt that a worker has, `served` those of all so far.
+    """
+    alike = [worker for worker in workers if worker.model == spec.model]
+    n_own = held.count((spec.model, spec.tenant))
+    n_others = len({tenant for model, tenant in served if model == spec.model} - {spec.tenant})
+    n_slots = sum(worker.n_slots for worker in alike if worker.is_ready)
+    n_free = sum(max(0, one.n_slots - one.n_taken) for one in alike if one.has_credit)
     is_above = n_own > 0 and n_others > 0 and (n_own + 1) * (n_others + 1) > n_slots
     return is_above and n_free <= n_others + -(-n_slots // 4)
 

@@ -21,7 +21,7 @@ from gateway.pool.tasks.task import TaskState
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import Done, Envelope, Failed, Finish, Started, TaskKey
 from tests.examples import examples
-from tests.gateway.dispatching import SimWorker, card, may_be_held_back
+from tests.gateway.dispatching import SimAbsence, SimWorker, card, may_be_held_back
 
 QUEUE_SIZE = 4
 TIMEOUT_S = 10.0
@@ -49,7 +49,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.tried: dict[int, set[str]] = defaultdict(set)
         self.shown: set[int] = set()
         self.unbound: set[int] = set()  # asked for a slot of one of these
-        self.drained: set[str] = set()  # workers that drain, or have and are not back
+        self.absence = SimAbsence()
         self.served: dict[int, tuple[str, str]] = {}  # model and tenant of tasks that had a slot
         self.places: dict[tuple[int, int], int] = {}  # tokens that each attempt has behind it
 
@@ -98,19 +98,22 @@ class DispatcherMachine(RuleBasedStateMachine):
     def may_wait(self, task_id: int) -> bool:
         return bool(self.tried[task_id]) or self.pool.tasks[task_id].is_on_trial
 
-    def may_be_held_back(self, task_id: int) -> bool:
-        """Whether the few free slots may be kept for other tenants that were served as well."""
-        spec = self.specs[task_id]
-        n_own = sum(self.served[i] == (spec.model, spec.tenant) for _, i, _ in self.holding())
-        tenants = {tenant for model, tenant in self.served.values() if model == spec.model}
-        alike = [one for one in self.pool.workers.values() if one.model == spec.model]
-        return may_be_held_back(n_own, len(tenants - {spec.tenant}), alike)
+    def has_reason(self, task_id: int) -> bool:
+        """Whether a task may wait beside a free credit: for its slot, another worker or tenant."""
+        if self.may_wait(task_id) or (self.specs[task_id].worker and task_id not in self.unbound):
+            return True
+        held = [self.served[i] for _, i, _ in self.holding()]
+        known = set(self.served.values())
+        return may_be_held_back(self.specs[task_id], held, known, self.pool.workers.values())
 
     def tokens(self, task_id: int) -> Sequence[int]:
         return self.pool.tasks[task_id].answer.tokens
 
     def holding(self) -> list[tuple[SimWorker, int, int]]:
         return [(w, *lease) for w in self.workers.values() for lease in w.held]
+
+    def begun(self) -> list[tuple[SimWorker, int, int]]:
+        return [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
 
     # ---- what may happen ------------------------------------------------------------------
 
@@ -126,17 +129,17 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.n_keys += 1
         key = f"{name}:{self.n_keys}"
         self.workers[key] = SimWorker(key, name, model, n_slots, n_prefetch)
-        self.drained.discard(name)
         self.pool.worker_hello(key, name, model)
 
     @rule(data=st.data())
     @precondition(lambda self: any(not w.is_ready for w in self.workers.values()))
     def ready(self, data: st.DataObject) -> None:
-        loading = [worker for worker in self.workers.values() if not worker.is_ready]
-        self.open(data.draw(st.sampled_from(loading)))
+        self.open(data.draw(st.sampled_from([w for w in self.workers.values() if not w.is_ready])))
 
     def open(self, worker: SimWorker) -> None:
         worker.is_ready = True
+        if not worker.is_leaving:
+            self.absence.back(worker.name)
         told = card(worker.n_slots, worker.n_prefetch, worker.model)
         self.perform(self.pool.worker_ready(worker.key, told, self.now))
 
@@ -146,6 +149,7 @@ class DispatcherMachine(RuleBasedStateMachine):
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         actions = self.pool.worker_lost(worker.key, self.now, died=died)
         del self.workers[worker.key]
+        self.absence.lost(worker.name, self.now)
         fails = {action.task_id: action.error for action in actions if isinstance(action, Fail)}
         failed = {i for i, error in fails.items() if error.code is not ErrorCode.QUARANTINED}
         for task_id, (key, _) in list(self.running.items()):
@@ -166,14 +170,10 @@ class DispatcherMachine(RuleBasedStateMachine):
         self.attempts[task_id] += 1
 
     @rule(data=st.data())
-    @precondition(
-        lambda self: any(started for w in self.workers.values() for started in w.held.values())
-    )
+    @precondition(lambda self: self.begun())
     def read(self, data: st.DataObject) -> None:
         """Deliver a delta of a task: its client may see it."""
-        started = [(w, *lease) for w in self.workers.values() for lease in w.held if w.held[lease]]
-        worker, task_id, attempt = data.draw(st.sampled_from(started))
-        self.write(worker, task_id, attempt)
+        self.write(*data.draw(st.sampled_from(self.begun())))
 
     def write(self, worker: SimWorker, task_id: int, attempt: int) -> None:
         if self.running.get(task_id) != (worker.key, attempt):
@@ -226,9 +226,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             longest = self.specs[last].tenant
             assert shares.total() >= QUEUE_SIZE
             assert shares[longest] == max(shares.values()) >= shares[tenant] + 2
-            assert last == max(i for i in self.waiting if self.is_of(i, model, longest))
+            assert last == max(self.waiting_of(model, longest))
         self.specs[spec.task_id] = spec
-        if worker in self.drained:
+        if worker in self.absence.gone:
             self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
@@ -237,8 +237,9 @@ class DispatcherMachine(RuleBasedStateMachine):
             assert self.shares(model).total() <= max(QUEUE_SIZE, shares.total())
         return spec.task_id
 
-    def is_of(self, task_id: int, model: str, tenant: str) -> bool:
-        return (self.specs[task_id].model, self.specs[task_id].tenant) == (model, tenant)
+    def waiting_of(self, model: str, tenant: str) -> list[int]:
+        specs = (self.specs[i] for i in self.waiting)
+        return [one.task_id for one in specs if (one.model, one.tenant) == (model, tenant)]
 
     def shares(self, model: str) -> Counter[str]:
         """Count the waiting tasks of each tenant."""
@@ -303,9 +304,12 @@ class DispatcherMachine(RuleBasedStateMachine):
     def leaves(self, data: st.DataObject) -> None:
         worker = data.draw(st.sampled_from(list(self.workers.values())))
         worker.is_leaving = True
-        self.drained.add(worker.name)
-        self.unbound |= {i for i in self.waiting if self.specs[i].worker == worker.name}
+        self.unbind(worker.name)
         self.perform(self.pool.worker_leaves(worker.key, self.now))
+
+    def unbind(self, name: str) -> None:  # tasks that wait for its slots go elsewhere
+        self.absence.gone.add(name)
+        self.unbound |= {i for i in self.waiting if self.specs[i].worker == name}
 
     @rule(data=st.data(), task_id=st.integers(0, 60), attempt=st.integers(0, 3))
     @precondition(lambda self: self.workers)
@@ -319,6 +323,8 @@ class DispatcherMachine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 2 * TIMEOUT_S))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
+        for name in self.absence.given_up(self.now):
+            self.unbind(name)
         self.perform(self.pool.expire(self.now))
 
     # ---- what always holds ----------------------------------------------------------------
@@ -371,11 +377,7 @@ class DispatcherMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_beside_a_free_credit(self) -> None:
-        plain = {
-            self.specs[i].model
-            for i in self.waiting
-            if not (self.specs[i].worker or self.may_wait(i) or self.may_be_held_back(i))
-        }
+        plain = {self.specs[i].model for i in self.waiting if not self.has_reason(i)}
         assert not [w for w in self.pool.workers.values() if w.has_credit and w.model in plain], (
             repr(self.pool)
         )
@@ -387,13 +389,11 @@ class DispatcherMachine(RuleBasedStateMachine):
         while holding := self.holding():
             self.end(*holding[0], fails=False)
         for _ in range(2):  # a suspect that waited for its turn may go and end
-            self.now += 2 * TIMEOUT_S
-            self.perform(self.pool.expire(self.now))
+            self.time_passes(2 * TIMEOUT_S)
             while holding := self.holding():
                 self.end(*holding[0], fails=False)
         assert not self.specs
-        n = f"workers={len(self.workers)} tasks=0 waiting=0 taken=0"
-        assert repr(self.pool) == f"<Dispatcher {n}>"
+        assert f" workers={len(self.workers)} tasks=0 waiting=0 taken=0>" in repr(self.pool)
 
 
 TestDispatcher = DispatcherMachine.TestCase

@@ -85,7 +85,7 @@ class RoutedMachine(DispatcherMachine):
         except TaskError:
             return None
         self.specs[spec.task_id] = spec
-        if worker in self.drained:
+        if worker in self.absence.gone:
             self.unbound.add(spec.task_id)
         self.attempts[spec.task_id] = 0
         self.waiting.add(spec.task_id)
@@ -126,8 +126,7 @@ class RoutedMachine(DispatcherMachine):
         for task_id in self.waiting:
             spec = self.specs[task_id]
             owners = [w for w in self.pool.workers.values() if w.model == spec.model]
-            may_wait = spec.worker or self.may_wait(task_id) or self.may_be_held_back(task_id)
-            if may_wait or not any(worker.has_credit for worker in owners):
+            if self.has_reason(task_id) or not any(worker.has_credit for worker in owners):
                 continue
             assert task_id in self.pool.placement.deferral.ids, f"{task_id} waits without a reason"
             task = self.pool.tasks[task_id]
