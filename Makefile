@@ -33,8 +33,10 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/python -m pytest -q
 PARALLEL := -n $(JOBS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Many tests wait, for processes that start or end above all: two processes more than cores use the
-# pauses. On two cores the fourth took 5 % off the time, and kept them busy to 96 %.
+# pauses. On two cores the fourth took 5 % off the time, and kept them busy to 96 %. The fast tests
+# hardly wait, and each process collects all of them first.
 TWO_MORE = $(shell echo $$(( $$(nproc) + 2 )))
+ONE_MORE = $(shell echo $$(( $$(nproc) + 1 )))
 # Files with tests that run with nothing beside them; to collect all others takes ten seconds.
 ALONE = $(shell grep -rl --include='test_*.py' 'pytest\.mark\.alone' tests)
 # Folders that `quick` does not even import: other programs, and the clients' own libraries.
@@ -52,7 +54,7 @@ quick: dev  ## after each edit: lint, types, and the tests without processes or 
 
 # In the order of the files: `test` shuffles, which takes two seconds of CPU.
 fast: dev
-	$(PYTEST) $(PARALLEL:auto=$(TWO_MORE)) -p no:randomly -m "not model and not slow" --hypothesis-profile=quick \
+	$(PYTEST) $(PARALLEL:auto=$(ONE_MORE)) -p no:randomly -m "not model and not slow" --hypothesis-profile=quick \
 	  $(addprefix --ignore=,$(NOT_QUICK)) $(ARGS)
 
 test: dev  ## before a merge: all tests; ARGS="tests/gateway -k sse" for some
