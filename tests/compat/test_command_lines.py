@@ -108,6 +108,14 @@ def test_a_command_line_is_understood(line: str) -> None:
     assert 'alias = "M"' in shown(*shlex.split(line))
 
 
+def test_names_and_labels_that_are_given_one_by_one_add_up() -> None:
+    text = shown("-m", "M.gguf", "-a", "b", "--alias", "c, a", "--tags", "x", "--tags", "y,z")
+    assert 'alias = "a"' in text and 'aliases = ["a", "b", "c"]' in text
+    assert 'tags = ["x", "y", "z"]' in text
+    assert 'alias = "a"' in shown("-m", "M.gguf", "-a", "a, ")
+    assert 'alias = "M"' in shown("-m", "M.gguf", "-a", " , ")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("line", FOUND)
 def test_what_others_have_written_is_understood(folder: Path, line: str) -> None:

@@ -243,7 +243,9 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
             continue  # left out
         if option.value is not None and not (value or option.off):
             continue
-        if option.repeats and not option.is_switch:
+        if option.adds:
+            value = option.adds.join(value)
+        elif option.repeats and not option.is_switch:
             value = tuple(item for part in value for item in part)
         origin = option.off[0] if value is False and option.off else option.flags[-1]
         settings |= {field: (setting, origin) for field, setting in option.settings(value).items()}

@@ -168,9 +168,10 @@ def _placed_gateway(
 
 def _prepared(worker: WorkerConfig, fetch: Fetch) -> WorkerConfig:
     """Resolve a worker's template, files and names."""
-    worker = replace(_with_slots(worker), alias=worker.alias or worker.hf_repo)
+    worker = _named(_with_slots(worker))
+    worker = replace(worker, alias=worker.alias or worker.hf_repo)
     worker = with_side_files(with_speculation(constrained(templated(formatted(worker)))))
-    return _named(_with_model(fetch(worker)))
+    return _with_model(fetch(worker))
 
 
 def _with_slots(worker: WorkerConfig) -> WorkerConfig:
@@ -292,9 +293,8 @@ def _named(worker: WorkerConfig) -> WorkerConfig:
     """Use the alphabetically first alias as the model's name, as llama-server does."""
     names = {name.strip() for name in worker.alias.split(",")} - {""}
     if len(names) < 2:
-        return worker
-    first, *_ = sorted(names)
-    return replace(worker, alias=first, aliases=tuple(sorted({*names, *worker.aliases})))
+        return replace(worker, alias="".join(names))
+    return replace(worker, alias=min(names), aliases=tuple(sorted({*names, *worker.aliases})))
 
 
 def counted(worker: WorkerConfig, host: str = "") -> Iterator[WorkerConfig]:

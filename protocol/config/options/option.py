@@ -52,6 +52,8 @@ class Option:
     """What the flag does, if the text of its field does not describe it."""
     joined: str = ""
     """Separator of two values that llama.cpp of 2024 took as two arguments."""
+    adds: str = ""
+    """Separator of the texts of an option that is given several times; empty: the last counts."""
     escapes: bool = False
     r"""Whether \n and the like in its text are replaced, unless --no-escape is given."""
 
@@ -100,7 +102,8 @@ class Option:
     @property
     def repeats(self) -> bool:
         """Return whether the option may be given several times, each adding to the field."""
-        return typing.get_origin(self.row.kind) is tuple and self.field not in _REPLACING
+        is_list = typing.get_origin(self.row.kind) is tuple and self.field not in _REPLACING
+        return is_list or bool(self.adds)
 
     @property
     def section(self) -> str:

@@ -21,7 +21,7 @@ from protocol.cpulist import parse_mask
 
 WORKER_OPTIONS: tuple[Option, ...] = (
     option("worker.model", "-m --model", env="MODEL"),
-    option("worker.alias", "-a --alias", env="ALIAS"),
+    option("worker.alias", "-a --alias", env="ALIAS", adds=","),
     option("worker.tags", "--tags"),
     option("worker.model_url", "-mu --model-url"),
     option("worker.hf_repo", "-hf -hfr --hf-repo"),
