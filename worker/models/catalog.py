@@ -21,7 +21,7 @@ from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan
 from worker.settings import ini
 from worker.settings.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
-from worker.settings.resolve import anchored, counted
+from worker.settings.resolve import alias_names, anchored, counted
 
 logger = logging.getLogger("supervisor")
 
@@ -170,8 +170,8 @@ class Catalog:
 
     def _worker(self, name: str, settings: Mapping[str, Any]) -> WorkerConfig:
         (worker,) = options.apply(PoolConfig(worker=(self.base,)), settings).worker
-        asked = {alias.strip() for alias in worker.alias.split(",")} - {""}
-        worker = replace(worker, alias=name, aliases=tuple(sorted({*asked, *worker.aliases})))
+        aliases = alias_names(worker.alias) | {*worker.aliases}
+        worker = replace(worker, alias=name, aliases=tuple(sorted(aliases)))
         # As in llama-server, relative paths of a preset are relative to where the server runs.
         (worker,) = anchored(PoolConfig(worker=(worker,)), Path.cwd()).worker
         return worker

@@ -289,9 +289,14 @@ def _draft(worker: WorkerConfig) -> str:
     return find_model(worker.model_draft, "model_draft", "-md")
 
 
+def alias_names(text: str) -> set[str]:
+    """Return the names that an alias gives, separated by commas."""
+    return {name.strip() for name in text.split(",")} - {""}
+
+
 def _named(worker: WorkerConfig) -> WorkerConfig:
     """Use the alphabetically first alias as the model's name, as llama-server does."""
-    names = {name.strip() for name in worker.alias.split(",")} - {""}
+    names = alias_names(worker.alias)
     if len(names) < 2:
         return replace(worker, alias="".join(names))
     return replace(worker, alias=min(names), aliases=tuple(sorted({*names, *worker.aliases})))

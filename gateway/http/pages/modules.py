@@ -1,8 +1,7 @@
-"""Which modules a module imports, so that the page can name all of them at once.
+"""The modules that a page needs, and the links by which its document names all of them.
 
-A browser learns of a module only when it has read one that imports it: far from the server each
-level costs a round trip. It fetches those that the document names beforehand without waiting.
-Source: HTML, `rel="modulepreload"`.
+A browser learns of a module only when it has read one that imports it: each level of imports costs
+a round trip. Modules that the document names are fetched at once. Source: HTML, `modulepreload`.
 """
 
 import posixpath
@@ -20,13 +19,11 @@ def imported(bodies: Mapping[str, bytes], *entries: str) -> list[str]:
 
     `bodies` are modules by name; imports of others are passed over.
     """
-    found = dict.fromkeys(entries)
-    names = list(found)
+    names = list(entries)
     for name in names:  # grows meanwhile
         for match in _IMPORT.finditer(bodies[name]):
             other = posixpath.normpath(posixpath.join(posixpath.dirname(name), match[1].decode()))
-            if other in bodies and other not in found:
-                found[other] = None
+            if other in bodies and other not in names:
                 names.append(other)
     return names
 
