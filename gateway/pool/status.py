@@ -72,9 +72,12 @@ class PoolStatus:
         """List the connected workers."""
         return tuple(map(_view, self._dispatcher.workers.values()))
 
-    def has_worker(self, name: str) -> bool:
-        """Whether a worker of this name is connected."""
-        return any(worker.name == name for worker in self._dispatcher.workers.values())
+    def find_worker(self, name: str) -> WorkerView | None:
+        """Return the connected worker of a name, which may lack its host if it is the only one."""
+        workers = self.workers()
+        named = [worker for worker in workers if worker.name == name]
+        named = named or [worker for worker in workers if worker.name.endswith(f"/{name}")]
+        return named[0] if len(named) == 1 else None
 
     def card(self, model: str | None) -> ModelCard:
         """Find the model of a request; a pool with one model accepts any name.

@@ -190,6 +190,14 @@ class WorkerOrder:
     worker: str
     force: bool = False
     """Also if it is the only one of its model."""
+    served_elsewhere: tuple[str, ...] = ()
+    """Models that workers of other hosts serve."""
+
+
+def only_one_serves(worker: str, model: str) -> str:
+    """Return why a worker is not drained without `force`."""
+    how = '--force ("force": true in the admin API) drains it all the same'
+    return f"'{worker}' is the only worker of '{model}' that serves: {how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

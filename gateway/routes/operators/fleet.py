@@ -14,6 +14,7 @@ from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.fleet.views import gateway_rows, worker_rows
 from gateway.http.disconnect import disconnected, guarded
 from gateway.http.errors import RequestRefused, json_response, success_response
+from gateway.metrics.view import WorkerView
 from gateway.routes.service import Service
 from protocol.config.rollout_config import GoldenConfig
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
@@ -23,10 +24,13 @@ from protocol.process.control import (
     RolloutOrder,
     WorkerOrder,
     WorkerVerb,
+    only_one_serves,
 )
 from protocol.version import version
 
 _SURGES = ("auto", "on", "off")
+_SERVING = ("ready", "sleeping")
+"""States of workers that take tasks."""
 _ON_HOST = (
     "Naming a configuration file or options for the workers is only possible on the host of the "
     "pool, over the socket in its runtime directory"
@@ -79,23 +83,38 @@ class FleetEndpoints:
         name, force = read_text(body, "worker"), read_flag(body, "force")
         if not name:
             raise InvalidRequest("Field 'worker': must name a worker", param="worker")
-        order = WorkerOrder(id=0, verb=verb, worker=name, force=force)
+        elsewhere = tuple({worker.model for worker in self._serving() if not self._is_own(worker)})
+        order = WorkerOrder(id=0, verb=verb, worker=name, force=force, served_elsewhere=elsewhere)
         try:
             await self._order(request, lambda number: replace(order, id=number))
         except TaskError as error:
             is_remote = error.code in (ErrorCode.NOT_FOUND, ErrorCode.NOT_SUPPORTED)
-            if not is_remote or not self._service.pool.status.has_worker(name):
+            worker = self._service.pool.status.find_worker(name)
+            if not is_remote or worker is None:
                 raise
-            self._drain_remote(name, verb)
+            self._order_remote(worker, verb, force=force)
         return success_response()
 
-    def _drain_remote(self, name: str, verb: WorkerVerb) -> None:
+    def _serving(self) -> list[WorkerView]:
+        """Return the workers that take tasks, of all hosts."""
+        workers = self._service.pool.status.workers()
+        return [worker for worker in workers if worker.state in _SERVING]
+
+    def _is_own(self, worker: WorkerView) -> bool:
+        """Whether this gateway's supervisor has started a worker."""
+        return any(process.name == worker.name for process in self._supervisor.report.processes)
+
+    def _order_remote(self, worker: WorkerView, verb: WorkerVerb, *, force: bool) -> None:
         """Ask a worker that others started to leave; its own supervisor may start it again."""
+        name, model = worker.name, worker.model
         if verb is WorkerVerb.UNDRAIN:
             raise InvalidRequest(
                 f"worker '{name}' was not started by this supervisor: start it on its own host",
                 param="worker",
             )
+        others = [other for other in self._serving() if other.name != name]
+        if not force and not any(other.model == model for other in others):
+            raise InvalidRequest(only_one_serves(name, model))
         self._service.pool.drain_worker(name)
 
     async def show_rollout(self, request: Request) -> Response:

@@ -267,6 +267,30 @@ async def test_without_a_supervisor_orders_are_refused(tmp_path: Path) -> None:
         answer = await gateway.post("/admin/rollout", {}, headers=ADMIN)
         assert answer.status_code == 501
         assert (await gateway.post("/admin/undrain", {"worker": "far/w"}, headers=ADMIN)).is_error
-        answer = await gateway.post("/admin/drain", {"worker": "far/w"}, headers=ADMIN)
+        answer = await gateway.post("/admin/drain", {"worker": "w", "force": True}, headers=ADMIN)
         assert answer.json() == {"success": True}
         await worker.until(lambda w: any(type(one).__name__ == "Drain" for one in w.received))
+
+
+async def test_the_only_worker_of_a_model_on_another_host_is_drained_by_force_alone(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, api_key=("boss",)) as gateway:
+        await gateway.add_worker(FakeOptions(name="far/w"))
+        refused = await gateway.post("/admin/drain", {"worker": "far/w"}, headers=ADMIN)
+        assert refused.status_code == 400
+        assert "'far/w' is the only worker of 'fake'" in refused.json()["error"]["message"]
+        await gateway.add_worker(FakeOptions(name="near/w"))
+        ambiguous = await gateway.post("/admin/drain", {"worker": "w"}, headers=ADMIN)
+        assert ambiguous.is_error
+        answer = await gateway.post("/admin/drain", {"worker": "far/w"}, headers=ADMIN)
+        assert answer.json() == {"success": True}
+
+
+async def test_the_supervisor_hears_which_models_other_hosts_serve(tmp_path: Path) -> None:
+    async with administered(tmp_path) as (gateway, supervisor):
+        await gateway.post("/admin/drain", {"worker": "h/w0"}, headers=ADMIN)
+        await gateway.add_worker(FakeOptions(name="far/w0"))
+        await gateway.post("/admin/drain", {"worker": "h/w0"}, headers=ADMIN)
+        orders = [one for one in supervisor.lines if isinstance(one, WorkerOrder)]
+        assert [one.served_elsewhere for one in orders] == [(), ("fake",)]

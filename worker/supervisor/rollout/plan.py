@@ -77,9 +77,13 @@ def base_name(process: str) -> str:
 
 
 def find_process(processes: Iterable[str], name: str) -> str:
-    """Return the process of a worker: named in full, or without host or generation; or nothing."""
+    """Return the process of a worker: named in full, or without host or generation; or nothing.
+
+    A name with a host means no worker of another host.
+    """
     names = list(processes)
-    for form in (str, base_name, _without_host):
+    forms = (str, base_name) if "/" in name else (str, base_name, _without_host)
+    for form in forms:
         found = [other for other in names if form(other) == form(name)]
         if len(found) == 1:
             return found[0]

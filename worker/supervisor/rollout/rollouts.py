@@ -18,6 +18,7 @@ from protocol.process.control import (
     RolloutState,
     WorkerOrder,
     WorkerVerb,
+    only_one_serves,
 )
 from worker.supervisor.children.children import Children
 from worker.supervisor.control import ControlPeer
@@ -167,10 +168,9 @@ class Rollouts:
                 return f"worker '{name}' has not left yet", False
         elif name not in self._fleet.drained:
             model = self._fleet.workers[name].config.alias
-            if not order.force and not set(self._fleet.serving(model)) - {name}:
-                why = f"'{name}' is the only worker of '{model}' that serves"
-                how = '--force ("force": true in the admin API) drains it all the same'
-                return f"{why}: {how}", False
+            is_served = model in order.served_elsewhere or set(self._fleet.serving(model)) - {name}
+            if not order.force and not is_served:
+                return only_one_serves(name, model), False
             self._fleet.drain(name, now)
         logger.info(
             "order for a worker carried out", extra={"worker": name, "order": order.verb.value}

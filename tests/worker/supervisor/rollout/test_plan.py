@@ -48,6 +48,11 @@ def test_a_process_is_found_by_name_without_host_or_generation() -> None:
     assert find_process(["w", "w~2"], "w") == "w"
 
 
+def test_a_name_with_a_host_means_no_worker_of_another_host() -> None:
+    assert find_process(["a/w-1", "a/w-2"], "b/w-1") == ""
+    assert find_process(["a/w-1~2"], "b/w-1~2") == ""
+
+
 def test_all_are_replaced_unless_only_what_changed_is_asked_for(model: Path) -> None:
     worker = table("w", model)
     found, coming = changes(running(worker), [(worker, worker)], only_changed=False)

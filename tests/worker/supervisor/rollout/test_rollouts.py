@@ -120,6 +120,19 @@ def test_a_worker_that_was_given_up_can_be_drained_and_undrained(rig: Rig) -> No
     assert not rig.rollouts.drained
 
 
+def test_the_only_worker_of_a_model_is_drained_if_another_host_serves_it(rig: Rig) -> None:
+    v, w = rig.children.workers
+    v.child.state = w.child.state = ChildState.READY
+    model = rig.fleet.workers["w"].config.alias
+    rig.fleet.drain("v", 0.0)
+    order = WorkerOrder(id=1, worker="w", verb=WorkerVerb.DRAIN)
+    error, is_unknown = rig.rollouts.order_worker(order, 0.0)
+    assert error.startswith(f"'w' is the only worker of '{model}'")
+    assert not is_unknown
+    order = WorkerOrder(id=2, worker="w", verb=WorkerVerb.DRAIN, served_elsewhere=(model,))
+    assert rig.rollouts.order_worker(order, 0.0) == ("", False)
+
+
 def test_only_configurations_that_a_worker_reads_are_kept(rig: Rig, tmp_path: Path) -> None:
     config = WorkerConfig(name="x", alias="m", backend="fake")
     for _ in range(3):
