@@ -118,7 +118,7 @@ class WorkerProcess:
 
     def turn(self) -> int | None:
         """Do one turn of the main loop; return the exit code if it was the last."""
-        self._link.turn()
+        self._link.turn(self._watchdog.turn_s)
         if self._link.refused:
             error = ConfigError(f"refused by the gateway: {self._link.refused}")
             refuse(error, self._notifier)

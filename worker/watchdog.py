@@ -20,7 +20,9 @@ _ENCODER_LIMIT_S = 600.0
 image, and other tasks go on meanwhile."""
 _STOOD_STILL_S = 2.0
 """Seconds between two checks after which this process may have been paused: a container may be, and
-time goes on. A gateway that asks for rare heartbeats makes them as rare."""
+time goes on."""
+_TURN_S = 1.0
+"""Longest time between two turns of the main loop: half of `_STOOD_STILL_S`."""
 
 
 class Watchdog:
@@ -35,6 +37,12 @@ class Watchdog:
         self._has_stood_still = False
         self._spared: dict[str, tuple[float, float]] = {}
         """The work that got its time anew last: when it began, and when that was; by its kind."""
+
+    @property
+    def turn_s(self) -> float:
+        """Longest time, in seconds, until the main loop must call `check` and `feed` again."""
+        interval_s = self._notifier.watchdog_interval_s
+        return _TURN_S if interval_s is None else min(_TURN_S, interval_s / 2)
 
     def check(self, engine: Engine | None, preparation: Preparation) -> None:
         """End the process at once if the engine or a preparation is stuck."""

@@ -198,7 +198,9 @@ class GatewayConfig:
     siblings: str = param(
         "", "Folder in which the gateways of this host find one another; `llamapool serve` sets it."
     )
-    heartbeat_s: float = param(1.0, "Seconds between two heartbeats of a worker.", low=0.05)
+    heartbeat_s: float = param(
+        1.0, "Seconds between two heartbeats of a worker.", low=0.05, high=3600
+    )
     metrics: bool = param(False, "Serve Prometheus metrics at GET /metrics.")
     otel: bool = param(
         False,

@@ -174,6 +174,7 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         "Seconds that a step of the engine may take before the worker counts as stuck; after "
         "slow steps, more.",
         low=0.1,
+        high=1e9,
     )
     fake_step_ms: float = param(0.0, "Fake backend: duration of a step, in milliseconds.", low=0)
     fake_token_ms: float = param(

@@ -144,14 +144,16 @@ class Link:
         """No task is here or on its way out."""
         return self.tasks.is_idle
 
-    def turn(self) -> None:
-        """Wait for something, at most until the next heartbeat, and handle it.
+    def turn(self, longest_s: float = math.inf) -> None:
+        """Wait for something, at most until the next heartbeat or for `longest_s`, and handle it.
 
         While only the engine sends messages, a turn goes on: a token must take few calls here,
         because with llama.cpp on all cores each of them delays it.
         """
-        until = time.monotonic() + _FORWARDING_S
-        goes_on = self._handle(min(self._next_heartbeat, self._sessions.redial_at))
+        now = time.monotonic()
+        until = now + _FORWARDING_S
+        latest = min(self._next_heartbeat, self._sessions.redial_at, now + longest_s)
+        goes_on = self._handle(latest)
         while goes_on and time.monotonic() < until:
             goes_on = self._handle(min(until, self._next_heartbeat))
         self._inbound.redial(time.monotonic())

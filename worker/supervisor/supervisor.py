@@ -38,6 +38,8 @@ _STOP_S = 10.0
 """Seconds that workers have to end once no gateway runs, before they are killed."""
 _STOOD_STILL_S = 2.0
 """Seconds beyond a deadline after which this process was stopped, and is not merely late."""
+_LONGEST_WAIT_S = 3600.0
+"""Longest wait for an event, in seconds. Source: `select` takes at most 24 days."""
 _OUT = (ChildState.QUARANTINED, ChildState.GIVEN_UP)
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
@@ -121,6 +123,8 @@ class Supervisor:
         A whole container may be paused, whose time goes on: nobody has then been silent for long.
         """
         timeout_s = self._timeout_s(time.monotonic())
+        if timeout_s is not None:
+            timeout_s = min(timeout_s, _LONGEST_WAIT_S)
         for key, _ in selector.select(timeout_s):
             self._children.guarded(key.data)
         now = time.monotonic()

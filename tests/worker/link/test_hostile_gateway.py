@@ -1,6 +1,7 @@
 """Whatever a gateway sends, the worker lives, and serves the next task."""
 
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,15 @@ def test_an_impossible_heartbeat_is_refused(pair: Pair, heartbeat_s: float) -> N
     pair.until(m.Hello, n_before + 1)
     pair.until(m.Ready, 2)
     serves(pair)
+
+
+def test_a_gateway_that_wants_rare_heartbeats_does_not_stop_the_main_loop(pair: Pair) -> None:
+    pair.gateway.send(m.Welcome(gateway="g", heartbeat_s=3600.0))
+    serves(pair)
+    start = time.monotonic()
+    for _ in range(3):
+        pair.link.turn(0.05)
+    assert time.monotonic() - start < 60
 
 
 def test_tasks_beyond_the_credits_are_refused(pair: Pair) -> None:

@@ -11,6 +11,12 @@ from worker.engine.stats import EngineProgress
 from worker.watchdog import Watchdog
 
 
+def test_the_main_loop_turns_in_time_for_its_reports() -> None:
+    assert Watchdog(Notifier(None, "", None), stall_s=10.0).turn_s == 1.0
+    assert Watchdog(Notifier(None, "", 0.5), stall_s=0.5).turn_s == 0.125
+    assert Watchdog(Notifier(None, "", 60.0), stall_s=60.0).turn_s == 1.0
+
+
 class Ended(Exception):
     """The process would be gone."""
 

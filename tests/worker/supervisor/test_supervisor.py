@@ -149,8 +149,11 @@ def test_says_where_it_is_once_everybody_is_ready(start: Start) -> None:
     assert match[1] == "http://127.0.0.1:1"
 
 
-def test_sigterm_ends_the_gateway_first_and_leaves_nobody(start: Start) -> None:
-    process = start("plain", "plain", gateway="gate")
+@pytest.mark.parametrize("drain_timeout_s", [5, 1e308])
+def test_sigterm_ends_the_gateway_first_and_leaves_nobody(
+    start: Start, drain_timeout_s: float
+) -> None:
+    process = start("plain", "plain", gateway="gate", drain_timeout_s=drain_timeout_s)
     process.wait_for("ready url=")
     process.signal(signal.SIGTERM)
     assert process.wait() == 0
