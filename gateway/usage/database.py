@@ -9,6 +9,7 @@ program has locked lacks nothing. Without the database it is made anew from the 
 import contextlib
 import errno
 import logging
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,6 +77,7 @@ class UsageDatabase:
     def open(self) -> None:
         """Open or make it; raises `ConfigError`, or `sqlite3.Error` if a later try may succeed."""
         path = self._folder / DATABASE
+        _make_private(path)
         try:
             connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None)
             self._connection = connection
@@ -160,6 +162,12 @@ def _sums(data: bytes, name: str) -> list[tuple[object, ...]]:
 
 
 _PASSING = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _make_private(path: Path) -> None:
+    """Make a new file that its owner alone may read; SQLite gives the files beside it its mode."""
+    with contextlib.suppress(OSError):  # SQLite tells the cause
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def will_pass(error: Exception) -> bool:

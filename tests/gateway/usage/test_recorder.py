@@ -3,6 +3,7 @@
 import errno
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -328,6 +329,17 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="usage"):
         open_recorder(tmp_path / "file" / "usage")
+
+
+def test_only_the_user_of_the_server_reads_the_files(tmp_path: Path) -> None:
+    recorder = open_recorder(tmp_path)  # the folder exists, and others may enter it
+    recorder.put(entry())
+    recorder.close()
+    recorder = open_recorder(tmp_path)
+    modes = {one.name: stat.S_IMODE(one.stat().st_mode) for one in tmp_path.iterdir()}
+    recorder.close()
+    assert "usage.sqlite" in modes
+    assert {mode for name, mode in modes.items() if not name.startswith(".")} == {0o600}, modes
 
 
 def test_a_day_is_one_of_utc() -> None:
