@@ -21,7 +21,7 @@ from gateway.feed.endpoint import PoolEventStream
 from gateway.fleet.awaited import AwaitWorkersMiddleware
 from gateway.fleet.supervisor_link import SupervisorLink
 from gateway.http.access import AccessMiddleware
-from gateway.http.api_prefix import PrefixMiddleware, read_prefix
+from gateway.http.api_prefix import PrefixMiddleware, read_prefix, read_route
 from gateway.http.bodies.unread_body import UnreadBodyMiddleware
 from gateway.http.direct_write import DirectWriteMiddleware
 from gateway.http.errors import HANDLERS, JSON_TYPE, json_response
@@ -156,9 +156,11 @@ def _configured_routes(service: Service, routes: Sequence[Route]) -> list[Route]
     config, added = service.config, []
     if config.predict_route:
         endpoint = PredictionEndpoint(service, routes)
-        added.append(Route(config.predict_route, endpoint.predict, methods=["POST"]))
+        path = read_route(config.predict_route, "predict_route")
+        added.append(Route(path, endpoint.predict, methods=["POST"]))
     if config.health_route:
-        added.append(Route(config.health_route, Admin(service).health, methods=["GET"]))
+        path = read_route(config.health_route, "health_route")
+        added.append(Route(path, Admin(service).health, methods=["GET"]))
     for route in added:
         if any(route.path == known.path for known in routes):
             raise ConfigError(f"{route.path}: this path has an endpoint already")

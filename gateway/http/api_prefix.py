@@ -1,9 +1,14 @@
 """`--api-prefix`: all endpoints are served below this path, and nothing outside of it."""
 
+import re
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http.errors import FILE_NOT_FOUND, refused_response
 from protocol.errors import ConfigError
+
+_ROUTE = re.compile(r"/[^{}?#\s]*")
+"""A path without parameters: braces are Starlette's."""
 
 
 class PrefixMiddleware:
@@ -31,3 +36,10 @@ def read_prefix(text: str) -> str:
     if prefix and (not prefix.startswith("/") or "//" in prefix or "?" in prefix or "#" in prefix):
         raise ConfigError(f"--api-prefix {text}: must be a path such as /llama")
     return prefix
+
+
+def read_route(text: str, name: str) -> str:
+    """Check the path of an endpoint that the configuration adds; raises `ConfigError`."""
+    if not _ROUTE.fullmatch(text):
+        raise ConfigError(f"{name} {text}: must be a path such as /ping")
+    return text

@@ -143,6 +143,14 @@ def test_the_environment_of_vertex_sets_paths_and_port(monkeypatch: pytest.Monke
     assert gateway_config(PoolConfig(), {"bind": ("ipc://x",)}).port == 9000
 
 
+@pytest.mark.parametrize("path", ["x", "/{x}", "/{x:nothing}", "/x?y", "/ x"])
+def test_a_route_that_is_no_path_ends_the_start(path: str) -> None:
+    for config in (GatewayConfig(health_route=path), GatewayConfig(predict_route=path)):
+        metrics = Metrics()
+        with pytest.raises(ConfigError, match=r"_route .*: must be a path such as /ping"):
+            build_app(config, parts_of(config, metrics), metrics)
+
+
 def test_a_route_that_is_taken_ends_the_start() -> None:
     config, metrics = GatewayConfig(predict_route="/completion"), Metrics()
     with pytest.raises(ConfigError, match="/completion"):
