@@ -14,6 +14,7 @@ from types import FrameType
 import zmq
 
 from protocol.config.config import WorkerConfig
+from protocol.curve import is_exposed
 from protocol.errors import (
     EXIT_CONFIG,
     EXIT_ERROR,
@@ -78,8 +79,9 @@ class WorkerProcess:
         self._system: SetSystemPrompt | None = None
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         name = f"{hello.worker}:{hello.epoch}"
+        files = _curve_files(config)
         connections = [
-            GatewayConnection(self._zmq, endpoint, name, number, _curve_files(config))
+            GatewayConnection(self._zmq, endpoint, name, number, files)
             for number, endpoint in enumerate(config.connect)
         ]
         self._link = Link(connections, self._outbound_queue, hello, is_held=is_held)
@@ -308,7 +310,10 @@ def _hello_and_accounts(config: WorkerConfig) -> tuple[Hello, AccountTable]:
 def _curve_files(config: WorkerConfig) -> CurveFiles | None:
     if not config.curve_key_file or not config.gateway_keys:
         return None
-    return CurveFiles(Path(config.curve_key_file), tuple(map(Path, config.gateway_keys)))
+    secret = Path(config.curve_key_file)
+    if secret.is_file() and is_exposed(secret):
+        logger.warning("secret key readable by others", extra={"file": secret, "hint": "chmod 600"})
+    return CurveFiles(secret, tuple(map(Path, config.gateway_keys)))
 
 
 def run(config: WorkerConfig, *, is_held: bool = False) -> int:
