@@ -14,7 +14,7 @@ import click
 
 from gateway.keys import edit
 from gateway.keys.api_key import ApiKey, KeyLimits, KeyScope, PriorityClass, digest
-from gateway.keys.parse import KeyFileError, is_name, parse_keys
+from gateway.keys.parse import KeyFileError, expires_at, is_name, parse_keys
 from protocol.errors import EXIT_ERROR
 from protocol.named_file import read_named_text
 
@@ -84,6 +84,8 @@ def add(  # noqa: PLR0913 - one parameter for each field of a key
     """Make a key, store its digest under NAME, and print the key, once."""
     if not is_name(name):
         raise click.BadParameter("1 to 64 letters, digits or . _ @ + -", param_hint="NAME")
+    if any(not model.isprintable() for model in models):
+        raise click.BadParameter("must have printable characters only", param_hint="--model")
     secret = f"sk-{secrets.token_urlsafe(_KEY_BYTES)}"
     limits = KeyLimits(
         priority=PriorityClass[priority.upper()],
@@ -151,7 +153,10 @@ def _moment(text: str) -> float:
     except ValueError as error:
         message = f"{text!r} is neither a date such as 2027-01-31 nor a time such as 12h, 30d, 4w"
         raise click.BadParameter(message, param_hint="--expires") from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp()
+    try:
+        return expires_at(moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--expires") from error
 
 
 def _shown(api_key: ApiKey) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def _shown(api_key: ApiKey) -> dict[str, Any]:
         "requests_per_minute": limits.requests_per_minute,
         "tokens_per_minute": limits.tokens_per_minute,
         "tokens_per_day": limits.tokens_per_day,
-        "expires": until.strftime("%Y-%m-%d %H:%M") if until else None,
+        "expires": until.isoformat(" ", "minutes")[:16] if until else None,
         "state": "expired" if is_over else "valid",
     }
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import datetime as dt
+import errno
 import fcntl
 import json
 import math
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,17 +18,35 @@ from protocol.named_file import read_named_text
 
 _MODE = 0o600
 """Of a new key file: only its owner may read it."""
+LOCK_WAIT_S = 10.0
+"""Longest wait for a lock. Source: a command holds it for the time of two writes to a disk."""
+_LOCK_PAUSE_S = 0.02
+"""Pause between two attempts to get the lock."""
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other commands from changing a file of this folder; raises OSError."""
+    """Keep other commands from changing a file of this folder; raises OSError.
+
+    Whoever may read the folder may lock it, so that the wait has an end.
+    """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+        _lock(folder, time.monotonic() + LOCK_WAIT_S)
         yield
     finally:
         os.close(folder)
+
+
+def _lock(folder: int, until: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                cause = "another program holds a lock of its folder; `lslocks` names it"
+                raise BlockingIOError(errno.EWOULDBLOCK, cause) from None
+            time.sleep(_LOCK_PAUSE_S)
 
 
 def read_text(path: Path) -> str:
@@ -93,7 +113,7 @@ def table(key: ApiKey) -> str:
             fields[name] = str(getattr(limits, name))
     if not math.isinf(key.expires_at):
         moment = dt.datetime.fromtimestamp(key.expires_at, dt.UTC)
-        fields["expires"] = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        fields["expires"] = moment.isoformat().replace("+00:00", "Z")
     return "".join(["[[key]]\n", *(f"{name} = {value}\n" for name, value in fields.items())])
 
 
@@ -102,7 +122,7 @@ def write(path: Path, text: str) -> None:
     path = path.resolve()
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(fd, "w") as file:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
             _take_after(fd, path)
             file.write(text)
             file.flush()

@@ -89,7 +89,15 @@ def _expiry(value: Any) -> float:
         moment = dt.datetime(value.year, value.month, value.day, tzinfo=dt.UTC)
     else:
         raise ValueError("must be a date, as 2027-01-31, or a date with a time; without quotes")
-    return moment.timestamp()
+    return expires_at(moment)
+
+
+def expires_at(moment: dt.datetime) -> float:
+    """Return the time of an expiry; raises `ValueError` if its year in UTC is not 1 to 9999."""
+    try:
+        return moment.astimezone(dt.UTC).timestamp()
+    except OverflowError as error:
+        raise ValueError("must be between the years 1 and 9999 in UTC") from error
 
 
 def _priority(value: Any) -> PriorityClass:

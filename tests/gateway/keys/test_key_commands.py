@@ -5,10 +5,12 @@ import stat
 import threading
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
+from gateway.keys import edit
 from gateway.keys.cli import key
-from gateway.keys.parse import parse_keys
+from gateway.keys.parse import KeyFileError, parse_keys
 from gateway.keys.ring import open_ring
 
 
@@ -83,6 +85,50 @@ def test_what_cannot_be_done_changes_nothing(tmp_path: Path) -> None:
     assert "line" in run(inline, "revoke", "a").output
     assert run(tmp_path / "none" / "keys", "add", "a").exit_code == 1
     assert run(tmp_path / "nothing", "list").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("2027-01-31T18:00:00.5", "2027-01-31T18:00:00.500000Z"),
+        ("0999-01-01", "0999-01-01T00:00:00Z"),
+        ("2027-01-31T18:00:00+01:00", "2027-01-31T17:00:00Z"),
+    ],
+)
+def test_every_date_can_be_an_expiry(tmp_path: Path, given: str, written: str) -> None:
+    path = tmp_path / "keys.toml"
+    assert run(path, "add", "a", "--expires", given).exit_code == 0
+    assert f"expires = {written}\n" in path.read_text()
+    (row,) = json.loads(run(path, "list", "--json").stdout)
+    assert row["expires"] == written[:16].replace("T", " ")
+
+
+@pytest.mark.parametrize("given", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+def test_a_date_outside_of_utc_is_refused(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "keys.toml"
+    refused = run(path, "add", "a", "--expires", given)
+    assert refused.exit_code == 2
+    assert "between the years 1 and 9999 in UTC" in refused.output
+    path.write_text(f'[[key]]\nname = "a"\nkey = "secret"\nexpires = {given}\n')
+    with pytest.raises(KeyFileError, match="between the years 1 and 9999 in UTC"):
+        parse_keys(path.read_text())
+
+
+def test_a_models_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    refused = run(tmp_path / "keys.toml", "add", "a", "--model", "\udcff")
+    assert refused.exit_code == 2
+    assert "--model" in refused.output
+
+
+def test_a_folder_that_another_program_has_locked_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edit, "LOCK_WAIT_S", 0.0)
+    with edit.locked(tmp_path / "keys.toml"):
+        refused = run(tmp_path / "keys.toml", "add", "a")
+    assert refused.exit_code == 1
+    assert "another program holds a lock of its folder" in refused.output
+    assert run(tmp_path / "keys.toml", "add", "a").exit_code == 0
 
 
 def test_two_commands_at_once_lose_no_key(tmp_path: Path) -> None:
