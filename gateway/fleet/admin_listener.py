@@ -2,9 +2,10 @@
 
 It is `admin.sock` in the runtime directory, which only the user of the server can enter. Several
 gateways of one supervisor use one path: the newest has it, because each binds a name of its own and
-renames it over the path.
+renames it over the path. When nobody answers there any more, another one takes it.
 """
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -27,6 +28,8 @@ _CONNECTIONS = 64
 """Open connections of operators' programs."""
 _HEAD_S = 10.0
 """Seconds for the head of a request."""
+_CHECK_S = 1.0
+"""Seconds between two looks whether another gateway still answers on the socket."""
 
 
 class AdminListener:
@@ -37,13 +40,14 @@ class AdminListener:
         self._app = _Operators(app, config.api_prefix)
         self._inode = 0
         self._server: HttpServer | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen; a path that cannot be is logged, and the pool serves without it."""
         if self._path is None:
             return
         try:
-            sock = self._bind(self._path)
+            await self._take(self._path)
         except OSError as error:
             logger.error(
                 "admin socket not open",
@@ -54,8 +58,35 @@ class AdminListener:
                 },
             )
             return
+        self._watch = asyncio.create_task(self._keep_served(self._path))
+
+    async def _take(self, path: Path) -> None:
+        """Listen on the path in place of whoever did."""
+        sock = self._bind(path)
+        if self._server is not None:
+            await self._server.close(grace_s=0)
         self._server = HttpServer(self._app, _settings(), [sock])
         await self._server.start()
+
+    async def _keep_served(self, path: Path) -> None:
+        """Take the path when the gateway that has it is gone."""
+        while True:
+            await asyncio.sleep(_CHECK_S)
+            if not await self._is_served(path):
+                with contextlib.suppress(OSError):  # the next look tries again
+                    await self._take(path)
+
+    async def _is_served(self, path: Path) -> bool:
+        """Whether this gateway has the path, or another one answers there."""
+        if self._has(path):
+            return True
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                _, writer = await asyncio.open_unix_connection(path)
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     def _bind(self, path: Path) -> socket.socket:
         own = path.with_name(f"{path.name}.{os.getpid()}")
@@ -74,14 +105,22 @@ class AdminListener:
             raise
         return sock
 
+    def _has(self, path: Path) -> bool:
+        """Whether the path leads to this gateway's socket."""
+        try:
+            return path.stat().st_ino == self._inode
+        except OSError:
+            return False
+
     async def close(self) -> None:
         """Stop, and remove the path unless a newer gateway has it."""
         if self._server is None or self._path is None:
             return
+        if self._watch is not None:
+            self._watch.cancel()
         await self._server.close(grace_s=0)
-        with contextlib.suppress(OSError):
-            if self._path.stat().st_ino == self._inode:
-                self._path.unlink()
+        if self._has(self._path):
+            self._path.unlink(missing_ok=True)
 
 
 def _settings() -> ServerConfig:
