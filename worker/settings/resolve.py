@@ -341,11 +341,11 @@ def _dialled(
 
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:
-    if worker.name and worker.count == 1:
-        return worker.name
+    if worker.name:
+        return worker.name if worker.count == 1 else f"{worker.name}-{index + 1}"
     # The name becomes part of a ZeroMQ identity, of metrics, and of systemd's instance names.
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.name or worker.alias)
-    prefix = f"{host}/" if host and not worker.name else ""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.alias)
+    prefix = f"{host}/" if host else ""
     return f"{prefix}{stem}-{index + 1}"
 
 
