@@ -92,7 +92,7 @@ class DemandReports:
         if n > 0 and not worker.n_free and is_slot_free:
             n = 0
         for slot, tasks in self._queue.bound_to(worker.name).items():
-            if worker.n_free and slot not in worker.slots:
+            if worker.has_place_in(slot):
                 first = next(iter(tasks)).waits_since
                 since = min(since, first) if n > 0 else first
                 n = max(0, n) + len(tasks)

@@ -154,4 +154,4 @@ def _can_take(owner: Worker, spec: TaskSpec) -> bool:
     if not spec.takes_credit:
         # What the gateway itself asks of one worker is sent whatever the worker has to do.
         return True
-    return owner.can_run_in(spec.slot) if spec.slot >= 0 else owner.has_credit
+    return owner.has_credit and (spec.slot < 0 or owner.has_place_in(spec.slot))

@@ -162,16 +162,27 @@ class Worker:
 
     @property
     def slots(self) -> dict[int, int]:
-        """Slots that are known to be taken, with the id of the task in each."""
-        return {
+        """Slots that are known to be taken, with the id of the task that has it, or will have it."""
+        found = {
             task.slot: task.task_id
             for task in self.tasks.values()
             if task.spec.takes_credit and task.slot >= 0
         }
+        return found | {
+            task.slot: task.task_id
+            for task in self.tasks.values()
+            if task.slot in found and task.has_started
+        }
 
-    def can_run_in(self, slot: int) -> bool:
-        """Whether this slot is free as far as is known; pinned tasks are not prefetched."""
-        return self.has_credit and self.n_free > 0 and slot not in self.slots
+    def has_place_in(self, slot: int) -> bool:
+        """Whether a task that must have this slot may be sent, with a credit.
+
+        While any slot is free, this one must be. While none is, one such task may wait in the
+        worker: here it would wait for ever, because tasks that were sent ahead take the slot.
+        """
+        if self.n_free:
+            return slot not in self.slots
+        return not any(task.spec.slot >= 0 and not task.has_started for task in self.tasks.values())
 
     def open(self, card: ModelCard, *, is_held: bool, granted: int) -> None:
         """Note that it has loaded its model."""

@@ -60,7 +60,7 @@ def test_slots_that_others_use_are_not_free() -> None:
     pool.worker_shares("a", heartbeat(0, others=1), 0.0)
     worker = pool.workers["a"]
     assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 0)
-    assert not worker.can_run_in(0)
+    assert worker.has_place_in(0)  # a task that must have it waits in the worker, as any other
     pool.worker_shares("a", heartbeat(0, others=9), 0.0)
     assert (worker.n_busy, worker.n_free, worker.n_ahead) == (1, 0, 8)
 

@@ -187,12 +187,12 @@ def test_those_that_need_the_same_slot_are_asked_for_once(monkeypatch: pytest.Mo
     for i in range(400):
         pool.submit(task(1000 + i, worker="a", slot=0), 0.0)
     asked: list[int] = []
-    plain = Worker.can_run_in
+    plain = Worker.has_place_in
 
-    def can_run_in(worker: Worker, slot: int) -> bool:
+    def has_place_in(worker: Worker, slot: int) -> bool:
         asked.append(slot)
         return plain(worker, slot)
 
-    monkeypatch.setattr(Worker, "can_run_in", can_run_in)
+    monkeypatch.setattr(Worker, "has_place_in", has_place_in)
     assert places(pool.submit(task(3000), 1.0)) == [(3000, "a")]
     assert len(asked) <= 4
