@@ -162,7 +162,7 @@ class Worker:
 
     @property
     def slots(self) -> dict[int, int]:
-        """Slots that are known to be taken, with the id of the task that has it, or will have it."""
+        """Slots that are known to be taken, with the id of the task that has it or will."""
         found = {
             task.slot: task.task_id
             for task in self.tasks.values()
