@@ -65,6 +65,11 @@ class BodyReservation:
         self.tenant = ""
         """Whose request it is; set before the first byte is held."""
 
+    @property
+    def parsing(self) -> asyncio.Lock:
+        """Held while a large body is parsed: one at a time."""
+        return self._budget.parsing
+
     def take(self, n: int) -> None:
         """Hold more bytes; raises `TaskError` if that exceeds the budget.
 
@@ -109,10 +114,14 @@ async def read_form(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[
 async def _parsed(
     parse: Callable[[bytes, LimitsConfig], T], scope: Scope, receive: Receive, limits: BodyLimits
 ) -> T:
-    chunks = await _whole(scope, receive, limits)
-    is_large = sum(map(len, chunks)) > LARGE
-    # Joining 64 MiB takes 30 ms, so it is done in the thread too.
-    return await in_thread(is_large, lambda: parse(b"".join(chunks), limits.fields))
+    held = scope.get(HELD) or BodyReservation(ByteBudget(0))
+    held.tenant = scope.get("tenant", "")
+    chunks = await _whole(scope, receive, limits, held)
+    if sum(map(len, chunks)) <= LARGE:
+        return parse(b"".join(chunks), limits.fields)
+    async with held.parsing:
+        # Joining 64 MiB takes 30 ms, so it is done in the thread too.
+        return await asyncio.to_thread(lambda: parse(b"".join(chunks), limits.fields))
 
 
 async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
@@ -120,7 +129,9 @@ async def in_thread(is_long: bool, work: Callable[..., T], *args: Any) -> T:
     return await asyncio.to_thread(work, *args) if is_long else work(*args)
 
 
-async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[bytes | bytearray]:
+async def _whole(
+    scope: Scope, receive: Receive, limits: BodyLimits, held: BodyReservation
+) -> list[bytes | bytearray]:
     too_large = RequestRefused(
         413, f"the request body is larger than {limits.max_bytes // MIB} MiB"
     )
@@ -129,8 +140,6 @@ async def _whole(scope: Scope, receive: Receive, limits: BodyLimits) -> list[byt
     if coding := _compression(scope):
         message = f"Content-Encoding: {coding} is not supported: send the body uncompressed"
         raise RequestRefused(415, message)
-    held = scope.get(HELD) or BodyReservation(ByteBudget(0))
-    held.tenant = scope.get("tenant", "")
     try:
         chunks = await _read(receive, limits, held)
     except TimeoutError as error:

@@ -237,6 +237,29 @@ async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
     (await read("greedy")).release()
 
 
+async def test_large_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    body, budget = b'{"a":"' + b"x" * bodies.LARGE + b'"}', ByteBudget(1 << 30)
+    changed, n_active, most = threading.Condition(), 0, 0
+
+    def parse(data: bytes, limits: LimitsConfig) -> Any:
+        nonlocal n_active, most
+        with changed:
+            n_active += 1
+            most = max(most, n_active)
+            changed.notify_all()
+            changed.wait_for(lambda: n_active > 1, timeout=0.05)  # two would meet here
+            n_active -= 1
+        return parse_object(data, limits)
+
+    monkeypatch.setattr(bodies, "parse_object", parse)
+    limits = BodyLimits(max_bytes=1 << 20)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(4):
+            scope = _scope() | {HELD: BodyReservation(budget)}
+            group.create_task(read_json(scope, Parts(body, b""), limits))
+    assert most == 1
+
+
 @pytest.mark.parametrize("tenant", ["127.0.0.1", "::/64", ""])
 def test_clients_of_this_host_without_a_key_may_hold_all(tenant: str) -> None:
     budget = ByteBudget(100)
