@@ -227,8 +227,16 @@ def _refuse_duplicates(models: Iterable[ModelInfo]) -> None:
     for name, owner in [(model.name, model.name) for model in listed] + [
         (alias, model.name) for model in listed for alias in model.aliases
     ]:
-        if name in owners:
-            raise ConfigError(f"alias '{name}' of model '{owner}' also means '{owners[name]}'")
+        other = owners.get(name)
+        if other == name:
+            raise ConfigError(
+                f"model name '{name}' is also an alias of model '{owner}': change one of them"
+            )
+        if other is not None:
+            raise ConfigError(
+                f"alias '{name}' of model '{owner}' is also one of model '{other}': "
+                "change one of them"
+            )
         owners[name] = owner
 
 

@@ -260,15 +260,25 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
 
 _MODEL = ("worker.model", "worker.model_url", "worker.hf_repo")
 _CATALOG = ("gateway.models_dir", "gateway.models_preset")
+_OF_ONE_MODEL = ("worker.alias", "worker.mmproj", "worker.hf_file")
+"""llama-server's router drops these."""
 _OF_A_CATALOG = ("gateway.models_max", "gateway.models_autoload")
 """Who gives one of these and no model means llama-server's router."""
 
 
 def _without_catalog(settings: dict[str, tuple[Any, str]]) -> list[str]:
-    """Remove the models on demand if there is a model, as llama-server does; return warnings."""
+    """Remove the models on demand if there is a model, else what only one model can have.
+
+    llama-server does the same, without a word. Returns warnings.
+    """
     chosen = next((settings[field][1] for field in _MODEL if field in settings), "")
-    names = [settings.pop(field)[1] for field in _CATALOG if chosen and field in settings]
-    return [f"{name} is not used, because {chosen} names the only model" for name in names]
+    if chosen:
+        names = [settings.pop(field)[1] for field in _CATALOG if field in settings]
+        return [f"{name} is not used, because {chosen} names the only model" for name in names]
+    catalog = next((settings[field][1] for field in _CATALOG if field in settings), "")
+    names = [settings.pop(field)[1] for field in _OF_ONE_MODEL if catalog and field in settings]
+    more = "a section of --models-preset has it for one model"
+    return [f"{name} is not used with {catalog}: {more}" for name in names]
 
 
 def _said() -> list[str]:

@@ -114,8 +114,8 @@ def test_a_mistake_at_a_reload_keeps_the_old_list(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ini", "words"),
     [
-        ("[a]\nalias = b\n", "alias 'b' of model 'a' also means 'b'"),
-        ("[*]\nalias = z\n", "alias 'z' of model 'b' also means 'a'"),
+        ("[a]\nalias = b\n", "model name 'b' is also an alias of model 'a': change one"),
+        ("[*]\nalias = z\n", "alias 'z' of model 'b' is also one of model 'a': change one"),
         (
             "[*]\nload-on-startup = true\n",
             r"number of models to load on startup \(2\) exceeds models_max \(1\)",

@@ -164,6 +164,16 @@ def test_a_model_takes_precedence_over_models_on_demand(
     assert list(given(model, "x").changes.values()) == ["x"]
 
 
+@pytest.mark.parametrize("flag", ["--alias", "--mmproj", "--hf-file"])
+def test_an_option_of_one_model_is_not_used_with_models_on_demand(flag: str) -> None:
+    """As in llama-server, whose router drops it."""
+    found = given("--models-dir", "models", flag, "x")
+    assert list(found.changes.values()) == ["models"]
+    (line,) = found.not_used
+    assert line.startswith(f"{flag} is not used with --models-dir: ")
+    assert not given("-m", "x", flag, "x").not_used
+
+
 @pytest.mark.parametrize("flags", [("--models-max", "2"), ("--no-models-autoload",)])
 def test_an_option_of_the_router_alone_means_the_router(flags: tuple[str, ...]) -> None:
     assert given(*flags).changes["gateway.models_on_demand"] is True
