@@ -91,9 +91,10 @@ def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None
         ("-sm", "rows", "Field '-sm': must be one of none, layer, row, tensor, but got rows"),
         ("--pooling", "avg", "Field '--pooling': must be one of none, mean, cls"),
         ("-l", "15043", "must be TOKEN_ID"),
-        ("-fa", "maybe", "must be one of on, off"),
+        ("-fa", "maybe", "must be one of on, off, auto, true, false, 1, 0"),
         ("--chat-template-kwargs", "[1]", "must be a JSON object"),
-        ("--reasoning", "perhaps", "must be one of on, off"),
+        ("--reasoning", "perhaps", "must be one of on, off, auto, true, false, 1, 0"),
+        ("--metrics", "perhaps", "must be one of on, off, true, false, 1, 0"),
     ],
 )
 def test_bad_text_is_refused_by_flag(flag: str, text: str, message: str) -> None:

@@ -16,7 +16,12 @@ def read_layers(text: str) -> int:
 
 def read_flash(text: str) -> str:
     """Read on, off and auto with llama-server's synonyms of a boolean."""
-    return "auto" if text in ("auto", "-1") else ("on" if read_boolean(text) else "off")
+    if text in ("auto", "-1"):
+        return "auto"
+    try:
+        return "on" if read_boolean(text) else "off"
+    except ValueError:
+        raise ValueError("must be one of on, off, auto, true, false, 1, 0") from None
 
 
 def read_margins(text: str) -> tuple[int, ...]:
