@@ -34,6 +34,7 @@ class Repository:
         self._here = snapshot(self._repo, os.environ)
         self._listed: list[str] | None = None
         self._hub = None if offline else self._package()
+        self._unasked = "the network is not used"
 
     def _package(self) -> Any:
         try:
@@ -51,8 +52,9 @@ class Repository:
         try:
             return file or pick_file(self._names(), self._quant)
         except ValueError as error:
-            more = _SERVES_PRESETS if _PRESET in self._names() else ""
-            raise self._fault(f"{error}{more}") from error
+            if _PRESET in self._names():
+                raise self._fault(f"{error}{_SERVES_PRESETS}") from error
+            raise self._fault(self._not_here() if self._hub is None else error) from error
 
     def name_of_projector(self, model: str) -> str:
         """Return the projector that belongs to a model; "" if there is none."""
@@ -87,14 +89,14 @@ class Repository:
         except Exception as error:  # of the hub's package, its HTTP library, or the network
             if self._here is None:
                 raise self._fault(error) from error
-            self._hub = None
+            self._hub, self._unasked = None, str(error)
         return names_in(self._here) if self._here is not None else []
 
     def _path(self, name: str, bar: Callable[..., Any] | None) -> str:
         if self._hub is None:
             path = self._here / name if self._here is not None else None
             if path is None or not is_file(path):
-                raise self._fault("it is not here, and the network is not used")
+                raise self._fault(self._not_here())
             return str(path)
         try:
             get, folder = self._hub.hf_hub_download, str(cache_folder(os.environ))
@@ -104,6 +106,9 @@ class Repository:
             return str(get(self._repo, name, token=self._token, cache_dir=folder, **more))
         except Exception as error:  # as above
             raise self._fault(error) from error
+
+    def _not_here(self) -> str:
+        return f"it is not here, and {self._unasked}"
 
     def _fault(self, reason: object) -> ConfigError:
         return ConfigError(

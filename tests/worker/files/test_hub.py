@@ -165,6 +165,17 @@ def test_what_was_fetched_before_starts_without_network_and_package(
         fetched(WorkerConfig(hf_repo="u/m", hf_file="other.gguf", **fields))
 
 
+@pytest.mark.usefixtures("no_package")
+def test_what_was_never_fetched_is_not_said_to_be_without_a_model(cache: Path) -> None:
+    said = "cannot fetch u/m.*: it is not here, and the network is not used"
+    for repo in ("u/m", "u/m:Q2_K"):
+        with pytest.raises(ConfigError, match=said):
+            fetched(WorkerConfig(hf_repo=repo, offline=True))
+    fill(cache, "u/m", "m-Q8_0.gguf")
+    with pytest.raises(ConfigError, match=said):
+        fetched(WorkerConfig(hf_repo="u/m:Q2_K", offline=True))
+
+
 def test_without_a_network_what_was_fetched_before_is_taken(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +187,8 @@ def test_without_a_network_what_was_fetched_before_is_taken(
         fetched(WorkerConfig(hf_repo="u/m"))
     snapshot = fill(cache, "u/m", "m.gguf", ref="other")
     assert fetched(WorkerConfig(hf_repo="u/m")).model == str(snapshot / "m.gguf")
+    with pytest.raises(ConfigError, match="u/m:Q2_K: it is not here, and no route to host"):
+        fetched(WorkerConfig(hf_repo="u/m:Q2_K"))
 
 
 def test_the_models_at_hand_are_listed_as_llama_server_lists_them(cache: Path) -> None:
