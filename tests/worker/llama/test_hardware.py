@@ -86,7 +86,7 @@ def test_where_things_lie_changes_no_text(config: WorkerConfig, fields: dict[str
         ({"device": ("X9",)}, "--device X9: no such device; there are "),
         ({"override_tensor": ("a",)}, "--override-tensor a: must be PATTERN=BUFFER"),
         ({"override_tensor": ("(=CPU",)}, "no regular expression"),
-        ({"override_tensor": ("a=Moon",)}, "no buffer Moon; .*CPU"),
+        ({"override_tensor": ("a=Moon",)}, "no buffer type Moon here; there is: .*CPU"),
         ({"cpus_batch": "x"}, "cpus 'x': must be a list"),
     ],
 )

@@ -40,7 +40,10 @@ def _wanted(config: WorkerConfig) -> Iterator[tuple[str, int]]:
         _check(pattern)
         buffers = buffers or _buffers()
         if name not in buffers:
-            raise ConfigError(f"--override-tensor {item}: no buffer {name}; {', '.join(buffers)}")
+            there = ", ".join(buffers)
+            raise ConfigError(
+                f"--override-tensor {item}: no buffer type {name} here; there is: {there}"
+            )
         yield pattern, buffers[name]
     cpu = int(base().ggml_backend_cpu_buffer_type())
     if config.cpu_moe:
