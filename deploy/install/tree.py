@@ -34,7 +34,7 @@ class Layout:
 
     @property
     def docdir(self) -> Path:
-        """The documents and the examples."""
+        """The documents, and the files that they name, as they lie in the repository."""
         return self.prefix / "share" / "doc" / "llamapool"
 
     @property
@@ -71,15 +71,28 @@ def install(layout: Layout, environment: Path, *, systemd: int) -> None:
     command = layout.real(layout.bindir / "llamapool")
     command.unlink(missing_ok=True)
     command.symlink_to(layout.folder / "bin" / "llamapool")
-    shutil.copytree(ROOT / "docs", layout.real(layout.docdir), ignore=_python)
-    shutil.copytree(ROOT / "configs", layout.real(layout.docdir / "examples"))
+    copy_documents(layout)
     written = _write_units(layout, systemd)
     owned = [layout.folder, layout.bindir / "llamapool", layout.docdir, *written]
     layout.real(layout.list).write_text("".join(f"{path}\n" for path in owned))
 
 
-def _python(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name.endswith(".py") or name == "__pycache__"]
+def copy_documents(layout: Layout) -> None:
+    """Copy the pages and the files that they name, each at its path in the repository.
+
+    So the links between them lead to the same file as in a checkout.
+    """
+    folder = layout.real(layout.docdir)
+    for name in ("docs", "configs", "deploy/grafana", "deploy/prometheus"):
+        shutil.copytree(ROOT / name, folder / name, ignore=_for_developers)
+    for name in _PAGES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+
+
+_PAGES = ("README.md", "CONTRIBUTING.md", "benchmarks/README.md", "benchmarks/gpu/README.md")
+"""Pages outside of `docs/` to which those in it have links."""
+_for_developers = shutil.ignore_patterns("*.py", "__pycache__", "*.test.yml")
 
 
 def _write_units(layout: Layout, systemd: int) -> list[Path]:

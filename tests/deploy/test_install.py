@@ -34,7 +34,7 @@ def test_a_tree_is_installed_runs_and_is_removed(
         "/usr/local/lib/systemd/system/llamapool.socket",
         "/usr/local/lib/sysusers.d/llamapool.conf",
         "/usr/local/lib/tmpfiles.d/llamapool.conf",
-        "/usr/local/share/doc/llamapool/running/systemd.md",
+        "/usr/local/share/doc/llamapool/docs/running/systemd.md",
         "/etc/default/llamapool",
         "/etc/llamapool/pool.toml",
     } <= found
@@ -57,6 +57,21 @@ def test_a_tree_is_installed_runs_and_is_removed(
     again = install("remove", *where)
     assert again.returncode == 1
     assert "nothing is installed below /usr/local" in again.stderr
+
+
+def test_every_link_of_an_installed_page_leads_to_an_installed_file(tmp_path: Path) -> None:
+    layout = tree.Layout(tmp_path, Path("/opt"))
+    tree.copy_documents(layout)
+    folder = layout.real(layout.docdir)
+    pages = sorted(folder.rglob("*.md"))
+    assert len(pages) > 50
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            found = (page.parent / target).resolve()
+            assert found.exists() and found.is_relative_to(folder), f"{page} links to {target}"
+    text = (folder / "docs/running/on-call.md").read_text(encoding="utf-8")
+    for name in re.findall(r"`(deploy/[^`]+)`", text):
+        assert (folder / name).exists(), f"on-call.md names {name}"
 
 
 def test_what_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
