@@ -324,7 +324,7 @@ def run(config: WorkerConfig, *, is_held: bool = False) -> int:
     # A supervisor sets the same ones.
     os.environ.update(process_environment(config, os.environ))
     try:
-        bind(config.cpus)
+        config = replace(config, cpus=bind(config.cpus))
         return WorkerProcess(config, is_held=is_held).run()
     except ConfigError as error:
         notifier = Notifier.from_environ()

@@ -4,14 +4,17 @@ Sources are /sys, /proc and the control group. If a file is missing, as in a san
 counts as a core of its own on one node.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.cpulist import parse_cpus
+from protocol.cpulist import ANYWHERE, format_cpus, parse_cpus
 from protocol.errors import ConfigError
 from worker.host.placement import Cpu, Host
+
+logger = logging.getLogger(__name__)
 
 _ROOT = Path("/")
 _GPU_FILES = ("nvidia[0-9]*", "kfd")
@@ -55,15 +58,28 @@ def _name(root: Path) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.read_text().strip()) if path.is_file() else ""
 
 
-def bind(cpus: str) -> None:
-    """Bind this process to these CPUs; raises `ConfigError` if none of them is usable."""
+def bind(cpus: str) -> str:
+    """Bind this process to those of these CPUs that are usable, as the kernel does.
+
+    Returns the CPUs; `all`, with a warning, if none is usable: llama-server goes on, too.
+    """
     wanted = parse_cpus(cpus) if cpus else frozenset()
     if not wanted:
-        return
+        return cpus
     try:
         os.sched_setaffinity(0, wanted)
-    except OSError as error:
-        raise ConfigError(f"cpus '{cpus}': this process may use none of them") from error
+    except OSError:
+        usable = format_cpus(os.sched_getaffinity(0))
+        logger.warning(
+            "no such CPUs",
+            extra={
+                "cpus": cpus,
+                "cause": f"this process may use only {usable}",
+                "action": "the worker uses all of these",
+            },
+        )
+        return ANYWHERE
+    return cpus
 
 
 def _core(root: Path, number: int) -> int:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from protocol.errors import ConfigError
 from tests.worker.hosts import write
 from worker.host.topology import bind, free_memory, group_memory, quarter_of_memory, read_host
 
@@ -139,16 +138,18 @@ def test_this_machine_can_be_read() -> None:
     assert 1 <= host.n_cores <= len(host.cpus) <= host.n_online
 
 
-def test_a_process_is_kept_on_its_cpus() -> None:
+def test_a_process_is_kept_on_its_cpus(caplog: pytest.LogCaptureFixture) -> None:
     before = os.sched_getaffinity(0)
     first = min(before)
     try:
-        bind(str(first))
+        assert bind(str(first)) == str(first)
         assert os.sched_getaffinity(0) == {first}
-        bind("all")
-        bind("")
+        assert [bind(cpus) for cpus in ("all", "", f"{first},1023")] == ["all", "", f"{first},1023"]
         assert os.sched_getaffinity(0) == {first}
-        with pytest.raises(ConfigError, match="may use none of them"):
-            bind("1023")
+        assert not caplog.records
+        assert bind("1020-1023") == "all"  # as llama-server, which goes on
+        assert os.sched_getaffinity(0) == {first}
+        (line,) = caplog.records
+        assert vars(line)["cause"] == f"this process may use only {first}"
     finally:
         os.sched_setaffinity(0, before)
