@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.config.config import WorkerConfig
-from worker.files.model_file import parts
+from worker.files.model_file import parts, paths_of
 
 MAGIC = b"GGUF"
 BROKEN = "it is cut short or broken"
@@ -68,6 +68,15 @@ class GgufReader:
         values = {self.text(): self.value(self.take("I")) for _ in range(n_values)}
         return version, n_tensors, values
 
+    def names(self, n_tensors: int) -> set[str]:
+        """Read what follows the head: the names of the tensors."""
+        found = set()
+        for _ in range(n_tensors):
+            found.add(self.text())
+            n_dims = self.take("I")
+            self.offset += 8 * n_dims + 4 + 8  # lengths, type, place
+        return found
+
     def take(self, form: str) -> Any:
         """Read a number of a form of `struct`."""
         value = struct.unpack_from(f"<{form}", self.data, self.offset)[0]
@@ -114,6 +123,22 @@ def read_header(path: Path) -> Header:
     sizes, lacking = parts(path)
     fault = f"its part {lacking} is missing" if lacking else ""
     return Header(fault=fault, version=version, n_tensors=n_tensors, values=values, size=sum(sizes))
+
+
+def tensor_names(path: Path) -> set[str]:
+    """Return the names of a model's tensors; none if a part of it cannot be read."""
+    found: set[str] = set()
+    try:
+        for part in paths_of(path):
+            with (
+                part.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
+                reader = GgufReader(data)
+                found |= reader.names(reader.head()[1])
+    except (OSError, ValueError, struct.error, OverflowError, RecursionError):
+        return set()
+    return found
 
 
 def cache_bytes(header: Header, worker: WorkerConfig) -> int:

@@ -233,6 +233,18 @@ def test_a_reranker_scores_each_pair_alike_alone_and_in_company(tmp_path: Path) 
         assert (pair[0], pair[2]) == (CLS, SEP)
 
 
+@pytest.mark.parametrize("is_reranker", [True, False])
+def test_a_model_without_a_ranking_head_is_named_at_the_start(
+    tmp_path: Path, is_reranker: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_bert(tmp_path / "rank.gguf", pooling="mean", is_reranker=is_reranker)
+    for fields in ({"reranking": True, "embeddings": False}, {"pooling": "rank"}):
+        caplog.clear()
+        with loaded(path, **fields):
+            warned = [line for line in caplog.records if line.message == "no ranking head"]
+            assert len(warned) == (0 if is_reranker else 1)
+
+
 @pytest.mark.parametrize("suffix_first", [False, True])
 def test_an_infill_reads_the_tokens_of_the_model(tmp_path: Path, suffix_first: bool) -> None:
     path = write_llama(tmp_path / "fim.gguf", fim=("fim_pre", "fim_suf", "fim_mid"))

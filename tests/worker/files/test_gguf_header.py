@@ -7,7 +7,7 @@ import pytest
 
 from protocol.config.config import WorkerConfig
 from tests.worker.conftest import model_path
-from worker.files.gguf_header import Header, cache_bytes, read_header
+from worker.files.gguf_header import Header, cache_bytes, read_header, tensor_names
 
 
 def text(value: str) -> bytes:
@@ -107,3 +107,16 @@ def test_the_default_model_is_read() -> None:
     assert found.fault == ""
     assert found.n_tensors == 272
     assert cache_bytes(found, WorkerConfig(n_ctx=8192)) == 8192 * 30 * 3 * 64 * 4
+
+
+def test_the_names_of_the_tensors_are_read(tmp_path: Path) -> None:
+    names = tensor_names(Path(model_path()))
+    assert {"token_embd.weight", "blk.29.ffn_up.weight", "output_norm.weight"} <= names
+    data = Path(model_path()).read_bytes()[:2_000_000]
+    (tmp_path / "short.gguf").write_bytes(data[:1000])
+    first, second = (tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2))
+    first.write_bytes(data)
+    assert tensor_names(first) == tensor_names(tmp_path / "short.gguf") == set()
+    place = struct.pack("<IQIQ", 1, 32, 0, 0)
+    second.write_bytes(gguf(*SMALL) + text("cls.weight") + place)
+    assert tensor_names(first) == {*names, "cls.weight"}

@@ -5,6 +5,7 @@ aborts if an encoder's input needs two. Inputs that it would abort on are refuse
 """
 
 import ctypes
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from worker.engine.adapters import Adapters
 from worker.engine.backend import BatchRow, DecodeFailed, EmbeddingPiece
 from worker.engine.cache.sequences import MAX_SEQUENCES
 from worker.engine.media import Media, MediaPiece, text_until
+from worker.files.gguf_header import tensor_names
 from worker.llama import library
 from worker.llama.adapters import apply_control_vectors
 from worker.llama.batch import Batch
@@ -36,6 +38,10 @@ from worker.llama.model import (
     trained_context,
 )
 
+logger = logging.getLogger(__name__)
+
+_HEADS = {"cls.weight", "cls.output.weight"}
+"""Of a ranking head; llama.cpp's `build_pooling` has no other tensor that makes a score."""
 _ATTENTION = {"": -1, "causal": 0, "non-causal": 1}
 _INT16_RANGE = 32760.0
 """The largest value of a vector with normalization 0 (llama.cpp common_embd_normalize)."""
@@ -185,9 +191,24 @@ def open_embedder(
     n_train = trained_context(loaded.model)
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
     opened = _opened(loaded, config, n_ctx)
+    if opened.pooling == "rank":
+        _warn_without_head(Path(config.model))
     apply_control_vectors(loaded.model, opened.context, config)
     adapters = loaded.adapters.on(opened.context)
     return LlamaEmbedder(loaded.model, opened, n_ctx, adapters, media)
+
+
+def _warn_without_head(path: Path) -> None:
+    names = tensor_names(path)
+    if names and not names & _HEADS:
+        logger.warning(
+            "no ranking head",
+            extra={
+                "file": path.name,
+                "cause": "the model was not made for reranking, and its scores mean nothing",
+                "hint": "give a reranker, or leave --reranking and --pooling rank out",
+            },
+        )
 
 
 def _opened(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> EmbeddingContext:
