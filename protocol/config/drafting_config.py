@@ -24,7 +24,7 @@ class DraftingConfig:
         "files are given.",
     )
     spec_slots: int = param(
-        2, "Use speculative decoding while at most N slots generate; 0: never.", low=0, high=255
+        2, "Use speculative decoding while at most N slots generate; 0: never.", low=0, high=256
     )
     model_draft: str = param(
         "", "GGUF file of the draft model for speculative decoding; empty: none."

@@ -58,7 +58,7 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         "time; -1: four that share the whole context.",
         "n_parallel",
         low=-1,
-        high=255,
+        high=256,
     )
     n_prefetch: int = param(
         1,

@@ -35,7 +35,7 @@ def test_a_closed_row_is_told_until_all_others_were_used() -> None:
     while (1, 0, Usage(n_read=3)) in list(reader.of(0)):
         n += 1
         table.close(table.open(TaskKey(1 + n)))
-    assert n > 255  # slots of a worker
+    assert n > 256  # slots of a worker
 
 
 def test_a_key_that_fits_into_no_row_takes_none() -> None:

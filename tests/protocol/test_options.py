@@ -77,6 +77,7 @@ def test_every_option_has_a_field_with_a_text() -> None:
         ("--poll-draft", "1", 50),
         ("--sse-ping-interval", "0", 86400.0),
         ("-b", "1", 1),
+        ("-np", "256", 256),
     ],
 )
 def test_text_becomes_the_fields_value(flag: str, text: str, value: Any) -> None:

@@ -123,7 +123,7 @@ def test_what_is_no_number_is_refused(flag: str, text: str) -> None:
         given(flag, text)
 
 
-@pytest.mark.parametrize("args", [("-b", "0"), ("-np", "256"), ("--repeat-penalty", "0")])
+@pytest.mark.parametrize("args", [("-b", "0"), ("-np", "257"), ("--repeat-penalty", "0")])
 def test_what_would_end_a_worker_is_refused(args: tuple[str, str]) -> None:
     with pytest.raises(click.BadParameter, match="Value must be between"):
         given(*args)

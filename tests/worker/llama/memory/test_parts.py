@@ -59,6 +59,22 @@ def test_a_sequence_put_together_from_parts_is_the_one_that_was_copied(
     assert states.copy_part(1, 0, 25)[8:24] == parts[0][8:24]
 
 
+def test_as_many_slots_as_llama_cpp_has_sequences_copy_them_whole() -> None:
+    """No sequence is left over through which parts could be copied."""
+    config = WorkerConfig(
+        model=shallow_path(), n_slots=256, n_ctx=512, n_threads=threads(), kv_unified=True,
+        warmup=False,
+    )  # fmt: skip
+    backend = LlamaBackend(config, lambda _fraction: None)
+    assert backend.n_seq == 256 and not backend.states.can_cut
+    backend.decode([BatchRow(0, 0, [7] * 100, False)])
+    state, expected = backend.states.copy(0), logits(backend, 0, 100)
+    backend.remove(0, 0)
+    assert backend.states.put(255, state, 100)
+    assert logits(backend, 255, 100) == pytest.approx(expected, abs=1e-4)
+    backend.close()
+
+
 def test_a_part_that_finds_no_cells_changes_nothing(backend: LlamaBackend) -> None:
     backend.clear()
     backend.decode([BatchRow(0, 0, [7] * 150, False)])
