@@ -38,12 +38,8 @@ def test_default_model_is_the_embedded_one_under_its_files_name() -> None:
 
 
 def test_count_becomes_workers_with_names_of_their_own() -> None:
-    names = [worker.name for worker in pool(fake(alias="a/b", count=2), fake(name="solo")).worker]
-    assert names == ["a-b-1", "a-b-2", "solo"]
-    (one,) = {worker.name for worker in pool(fake(name="gpu-1/chat", count=1)).worker}
-    assert one == "gpu-1/chat"
-    names = [worker.name for worker in pool(fake(name="gpu-1/chat", count=2)).worker]
-    assert names == ["gpu-1/chat-1", "gpu-1/chat-2"]
+    tables = fake(alias="a/b", count=2), fake(name="solo"), fake(name="h/x", count=2)
+    assert [w.name for w in pool(*tables).worker] == ["a-b-1", "a-b-2", "solo", "h/x-1", "h/x-2"]
     assert [worker.count for worker in pool(fake(count=3)).worker] == [1, 1, 1]
 
 
