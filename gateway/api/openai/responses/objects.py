@@ -1,47 +1,40 @@
 """The objects of /v1/responses: the response, its items, its usage."""
 
-import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.wire.messages import Done, Finish, ToolCallDelta
 
 
-def _draw(prefix: str) -> str:
+def draw_id(prefix: str) -> str:
+    """Return a new id of a response or of an item; the model's calls have their own."""
     return prefix + uuid.uuid4().hex
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ids:
-    """Ids of a response and of its items; a call has its own."""
-
-    response: str = field(default_factory=lambda: _draw("resp_"))
-    reasoning: str = field(default_factory=lambda: _draw("rs_"))
-    message: str = field(default_factory=lambda: _draw("msg_"))
-    created: int = field(default_factory=lambda: int(time.time()))
-
-
-def reasoning_item(ids: Ids, text: str | None, status: str) -> dict[str, Any]:
-    """Return the item of the reasoning; without a text, it has only started."""
-    content = [] if text is None else [{"text": text, "type": "reasoning_text"}]
+def reasoning_item(id_: str, text: str | None, status: str) -> dict[str, Any]:
+    """Return an item of reasoning; without a text, it has only started."""
     return {
-        "id": ids.reasoning,
+        "id": id_,
         "summary": [],
         "type": "reasoning",
-        "content": content,
+        "content": [] if text is None else [reasoning_part(text)],
         "encrypted_content": "",
         "status": status,
     }
 
 
-def message_item(ids: Ids, content: Sequence[dict[str, Any]], status: str) -> dict[str, Any]:
-    """Return the item of the text."""
+def reasoning_part(text: str) -> dict[str, Any]:
+    """Return the one part of reasoning."""
+    return {"text": text, "type": "reasoning_text"}
+
+
+def message_item(id_: str, content: Sequence[dict[str, Any]], status: str) -> dict[str, Any]:
+    """Return an item of text."""
     return {
         "type": "message",
         "status": status,
-        "id": ids.message,
+        "id": id_,
         "content": list(content),
         "role": "assistant",
     }
@@ -57,15 +50,10 @@ def text_part(text: str, log_probs: Sequence[dict[str, Any]] = ()) -> dict[str, 
     }
 
 
-def call_id(call: ToolCallDelta) -> str:
-    """Return the id of a call's item."""
-    return f"fc_{call.id}"
-
-
 def call_item(call: ToolCallDelta, status: str) -> dict[str, Any]:
     """Return the item of a function call."""
     return {
-        "id": call_id(call),
+        "id": f"fc_{call.id}",
         "type": "function_call",
         "status": status,
         "arguments": call.arguments,

@@ -47,7 +47,7 @@ def _outcome(**fields: Any) -> TaskOutcome:
     return TaskOutcome(**(values | fields))
 
 
-def test_the_events_of_a_text_come_in_llama_servers_order() -> None:
+def test_the_events_of_a_text_come_in_openais_order() -> None:
     events = _stream(*WRITING)
     assert [event["type"] for event in events] == [
         "response.created",
@@ -65,25 +65,76 @@ def test_the_events_of_a_text_come_in_llama_servers_order() -> None:
     assert events[6]["text"] == "hi you"
 
 
-def test_reasoning_text_and_calls_are_three_items() -> None:
+def test_each_item_is_closed_before_the_next_one_begins() -> None:
     events = _stream(*THINKING, *WRITING, *CALLING)
     assert [event["type"].removeprefix("response.") for event in events[2:]] == [
         "output_item.added",
+        "content_part.added",
         "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
         "output_item.added",
         "content_part.added",
         "output_text.delta",
         "output_text.delta",
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.delta",
-        "output_item.done",
         "output_text.done",
         "content_part.done",
         "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
         "output_item.done",
         "completed",
     ]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [e["output_index"] for e in events if "output_index" in e] == [0] * 6 + [1] * 7 + [2] * 5
+
+
+def test_the_events_that_end_an_item_repeat_it_whole() -> None:
+    events = _stream(*THINKING, *WRITING, *CALLING)
+    ends = {event["type"].removeprefix("response."): event for event in events}
+    assert ends["reasoning_text.done"]["text"] == "Hm"
+    parts = [event["part"] for event in events if event["type"] == "response.content_part.done"]
+    assert parts[0] == {"type": "reasoning_text", "text": "Hm"}
+    assert parts[1]["text"] == ends["output_text.done"]["text"] == "hi you"
+    call = ends["function_call_arguments.done"]
+    assert (call["item_id"], call["output_index"]) == ("fc_abc", 2)
+    assert (call["name"], call["arguments"]) == ("get_weather", "{}")
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"]
+    assert {item["status"] for item in done} == {"completed"}
+
+
+def test_parallel_calls_are_closed_one_by_one() -> None:
+    other = ToolCallDelta(index=1, id="xyz", name="f", arguments="[]")
+    events = _stream(*CALLING, Delta(tool_calls=(other,), n_predicted=6))
+    assert [(e["type"].split(".")[-1], e["output_index"]) for e in events[2:-1]] == [
+        ("added", 0),
+        *[("delta", 0)] * 2,
+        *[("done", 0)] * 2,
+        ("added", 1),
+        ("delta", 1),
+        *[("done", 1)] * 2,
+    ]
+    calls = events[-1]["response"]["output"]
+    assert [(call["call_id"], call["arguments"]) for call in calls] == [
+        ("call_abc", "{}"),
+        ("call_xyz", "[]"),
+    ]
+
+
+def test_text_after_a_call_is_a_message_of_its_own() -> None:
+    events = _stream(*WRITING, *CALLING, Delta(text="!", n_predicted=6))
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["message", "function_call", "message"]
+    assert [output[i]["content"][0]["text"] for i in (0, 2)] == ["hi you", "!"]
+    assert len({item["id"] for item in output}) == 3
+
+
+def test_reasoning_text_and_calls_are_three_items() -> None:
+    events = _stream(*THINKING, *WRITING, *CALLING)
     added = [e for e in events if e["type"] == "response.output_item.added"]
     assert [event["item"]["id"].split("_")[0] for event in added] == ["rs", "msg", "fc"]
     assert [event["output_index"] for event in added] == [0, 1, 2]
@@ -197,17 +248,26 @@ def test_a_stop_counts_as_whole_and_a_cut_does_not() -> None:
     assert details(done(finish=Finish.NONE)) == {"reason": "max_output_tokens"}
 
 
+def test_the_probabilities_of_a_text_stand_in_its_own_end() -> None:
+    text = Delta(text="a", probs=(PROB,), n_predicted=1)
+    events = _stream(text, *CALLING, text, text, reply=_reply(n_top=1))
+    ends = [event for event in events if event["type"] == "response.output_text.done"]
+    assert [len(end["logprobs"]) for end in ends] == [1, 2]
+
+
 def test_the_last_events_repeat_only_so_many_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million of them in each of four events held the loop for 1.7 s."""
     monkeypatch.setattr(figures, "MANY", 10)
     for n, n_repeated in ((3, 3), (4, 0)):  # a token with two alternatives counts three
         reply = _reply(n_top=2)
-        events = _stream(*[Delta(text="a", probs=(PROB,), n_predicted=1)] * n, reply=reply)
+        delta = Delta(text="a", probs=(PROB,), n_predicted=1)
+        frames = [reply.delta(0, delta) for _ in range(n)]
+        assert len(reply._probs) == n_repeated
+        events = _events(b"".join([*frames, reply.done(0, done(finish=Finish.EOS))]))
         parts = [event for event in events if event["type"] == "response.output_text.delta"]
         assert [len(part["logprobs"]) for part in parts] == [1] * n
         (item,) = events[-1]["response"]["output"]
         assert len(item["content"][0]["logprobs"]) == n_repeated
-        assert len(reply._probs) == n_repeated
 
 
 def test_alternatives_of_reasoning_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
