@@ -100,16 +100,22 @@ def _stops(value: Any) -> list[str]:
 def _tool_use(body: Mapping[str, Any]) -> ToolUse:
     """Read custom tools and the choice among them; Anthropic's own are skipped.
 
-    Agents send `web_search` and the like to every server: llama-server, too, goes on.
+    Agents send `web_search` and the like to every server: llama-server, too, goes on. A choice of a
+    skipped tool is `auto`.
     """
     value = body.get("tools")
     if value is not None and not isinstance(value, list):
         raise InvalidRequest("Field 'tools': must be an array", param="tools")
-    given = ((f"tools[{i}]", tool) for i, tool in enumerate(value or ()))
-    tools = tuple(_tool(tool, path) for path, tool in given if _is_custom(tool, path))
+    tools, skipped = [], []
+    for i, tool in enumerate(value or ()):
+        if _is_custom(tool, f"tools[{i}]"):
+            tools.append(_tool(tool, f"tools[{i}]"))
+        else:
+            skipped.append(tool.get("name"))
     choice = read_object(body, "tool_choice")
     is_single = choice.get("disable_parallel_tool_use") is True
-    return ToolUse(tools, _choice(choice, tools), parallel=False if is_single else None)
+    chosen = _choice(choice, tools, skipped)
+    return ToolUse(tuple(tools), chosen, parallel=False if is_single else None)
 
 
 def _is_custom(tool: Any, path: str) -> bool:
@@ -131,14 +137,17 @@ def _tool(tool: Mapping[str, Any], path: str) -> Tool:
     return read_function(function, path)
 
 
-def _choice(choice: Mapping[str, Any], tools: Sequence[Tool]) -> str:
+def _choice(choice: Mapping[str, Any], tools: Sequence[Tool], skipped: Sequence[Any]) -> str:
+    """Read the choice; `skipped` are the names of the tools that were left out."""
     if not choice:
         return "auto"
     kind = choice.get("type")
     if kind == "tool":
+        if isinstance(choice.get("name"), str) and choice["name"] in skipped:
+            return "auto"
         return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")
     if isinstance(kind, str) and kind in _CHOICES:
-        return read_choice_word(_CHOICES[kind], tools)
+        return read_choice_word(_CHOICES[kind], tools, has_skipped=bool(skipped))
     message = "Field 'tool_choice.type': must be one of auto, any, tool, none"
     raise InvalidRequest(message, param="tool_choice.type")
 

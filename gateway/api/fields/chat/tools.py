@@ -44,8 +44,11 @@ def read_function(function: Mapping[str, Any], path: str) -> Tool:
     return {"type": "function", "function": known}
 
 
-def read_choice_word(word: Any, tools: Sequence[Tool]) -> str:
-    """Read a choice that is a word; null is `auto`."""
+def read_choice_word(word: Any, tools: Sequence[Tool], *, has_skipped: bool = False) -> str:
+    """Read a choice that is a word; null is `auto`.
+
+    No call is required if `has_skipped` tools were all: the client cannot know that.
+    """
     if word is None:
         return "auto"
     if not isinstance(word, str):
@@ -53,6 +56,8 @@ def read_choice_word(word: Any, tools: Sequence[Tool]) -> str:
     if word not in _WORDS:
         raise InvalidRequest(f"Invalid tool_choice: {word}", param="tool_choice")
     if _WORDS[word] == "required" and not tools:
+        if has_skipped:
+            return "auto"
         message = "Invalid tool_choice: a call is required, but there are no tools"
         raise InvalidRequest(message, param="tool_choice")
     return _WORDS[word]

@@ -1,6 +1,6 @@
 """The body of /v1/responses."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request, read_log_probs
@@ -94,18 +94,20 @@ def _schema(body: Mapping[str, Any]) -> str | None:
 def _tool_use(body: Mapping[str, Any]) -> ToolUse:
     """Read functions and the choice among them; OpenAI's own tools are skipped.
 
-    Agents send `web_search` and the like to every server: llama-server, too, goes on without them.
+    Agents send `web_search` and the like to every server: llama-server, too, goes on without them,
+    and takes a choice of one of them for `auto`.
     """
     value = body.get("tools")
     if value is not None and not isinstance(value, list):
         raise InvalidRequest("'tools' must be an array of objects", param="tools")
     functions = {f"tools[{i}]": tool for i, tool in enumerate(value or ()) if _is_function(tool, i)}
     tools = tuple(_function(tool, path) for path, tool in functions.items())
+    skipped = [str(tool.get("type")) for tool in value or () if tool.get("type") != "function"]
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         tools = only_allowed(tools, choice.get("tools"), "tool_choice.tools")
         choice = choice.get("mode")
-    return ToolUse(tools, _choice(choice, tools))
+    return ToolUse(tools, _choice(choice, tools, skipped))
 
 
 def _is_function(tool: Any, i: int) -> bool:
@@ -119,10 +121,14 @@ def _function(tool: Mapping[str, Any], path: str) -> Tool:
     return read_function({"strict": True, **function}, path)
 
 
-def _choice(choice: Any, tools: tuple[Tool, ...]) -> str:
+def _choice(choice: Any, tools: Sequence[Tool], skipped: Sequence[str]) -> str:
+    """Read the choice; `skipped` are the types of the tools that were left out."""
     if not isinstance(choice, dict):
-        return read_choice_word(choice, tools)
-    if choice.get("type") != "function":
+        return read_choice_word(choice, tools, has_skipped=bool(skipped))
+    kind = choice.get("type")
+    if isinstance(kind, str) and any(other.startswith(kind) for other in skipped):
+        return "auto"  # by its beginning: `web_search_preview` chooses one with a date behind
+    if kind != "function":
         message = "Field 'tool_choice.type': only functions can be chosen"
         raise InvalidRequest(message, param="tool_choice.type")
     return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")

@@ -288,6 +288,18 @@ def test_tools_that_anthropic_runs_are_left_out() -> None:
     assert len(_chat(_body(tools=[search, TOOL | {"type": "custom"}])).tools) == 1
 
 
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
+def test_a_choice_of_skipped_tools_is_free(choice: Any) -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    chat = _chat(_body(tools=[search], tool_choice=choice))
+    assert (chat.tools, chat.tool_choice) == ((), "auto")
+
+
+def test_a_call_cannot_be_required_without_any_tools() -> None:
+    with pytest.raises(InvalidRequest, match="there are no tools"):
+        plan(_body(tools=[], tool_choice={"type": "any"}), CARD)
+
+
 def test_tools_are_rewritten() -> None:
     function = {"name": "f", "description": "does", "parameters": {"type": "object"}}
     assert _chat(_body(tools=[TOOL])).tools == ({"type": "function", "function": function},)

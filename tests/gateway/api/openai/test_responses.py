@@ -231,6 +231,35 @@ def test_functions_are_rewritten_and_other_tools_skipped() -> None:
     assert chat.tool_choice == "function:f"
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "web_search"},
+        {"type": "allowed_tools", "mode": "required", "tools": [{"type": "web_search"}]},
+    ],
+)
+def test_a_choice_of_skipped_tools_is_free(choice: Any) -> None:
+    body = {"input": "a", "tools": [{"type": "web_search_2025_08_26"}], "tool_choice": choice}
+    chat = _chat(body)
+    assert (chat.tools, chat.tool_choice) == ((), "auto")
+
+
+def test_a_skipped_tool_that_is_chosen_leaves_the_functions() -> None:
+    tools = [{"type": "web_search"}, {"type": "function", "name": "f"}]
+    chat = _chat({"input": "a", "tools": tools, "tool_choice": {"type": "web_search"}})
+    assert (len(chat.tools), chat.tool_choice) == (1, "auto")
+    assert (
+        _chat({"input": "a", "tools": tools, "tool_choice": "required"}).tool_choice == "required"
+    )
+
+
+@pytest.mark.parametrize("tools", [None, []])
+def test_a_call_cannot_be_required_without_any_tools(tools: Any) -> None:
+    with pytest.raises(InvalidRequest, match="there are no tools"):
+        plan({"input": "a", "tools": tools, "tool_choice": "required"}, CARD)
+
+
 def test_allowed_tools_leave_out_the_others() -> None:
     tools = [{"type": "function", "name": name} for name in "fg"]
     named = [{"type": "function", "name": "g"}]
