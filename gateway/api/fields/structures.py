@@ -43,7 +43,10 @@ class Upload(FieldShape):
 WORD = TextShape(max_length=256)
 """A text that is compared with a few known words."""
 NAME = TextShape(max_length=256)
-"""The name of a tool, a call, a worker or an answer."""
+"""The name of a tool, a worker or an answer."""
+CALL_ID = TextShape(max_length=64 * 1024, counts=True)
+"""The id of a call or an item: proxies put signatures of reasoning into it, of some KiB each. It
+counts as text of the prompt, because templates may write it."""
 TEXT = TextShape(max_length=CONTEXT_CHARS, counts=True)
 """A text of a prompt; all texts of a prompt together have the bound of one."""
 
@@ -89,9 +92,9 @@ CONTENT_PARTS = Items(
             "image_url": Either((_DATA, Fields({"url": _DATA, "detail": WORD}))),
             "input_audio": Fields({"data": _DATA, "url": _DATA, "format": WORD}),
             "source": Either((TEXT, _SOURCE)),
-            "id": NAME,
+            "id": CALL_ID,
             "name": NAME,
-            "tool_use_id": NAME,
+            "tool_use_id": CALL_ID,
             "input": _REST,
             "content": Either((TEXT, _PLAIN_PARTS)),
         },
@@ -109,14 +112,14 @@ MESSAGES = Items(
             "reasoning_content": TEXT,
             "summary": Items(Fields({"type": WORD, "text": TEXT}, _REST), "messages"),
             "name": NAME,
-            "tool_call_id": NAME,
-            "call_id": NAME,
-            "id": NAME,
+            "tool_call_id": CALL_ID,
+            "call_id": CALL_ID,
+            "id": CALL_ID,
             "arguments": TEXT,
             "output": Either((TEXT, CONTENT_PARTS)),
             "function_call": _FUNCTION_CALL,
             "tool_calls": Items(
-                Fields({"id": NAME, "type": WORD, "function": _FUNCTION_CALL}, _REST), 512
+                Fields({"id": CALL_ID, "type": WORD, "function": _FUNCTION_CALL}, _REST), 512
             ),
         },
         _REST,
