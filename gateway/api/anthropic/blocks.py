@@ -19,9 +19,15 @@ Block = Mapping[str, Any]
 
 _OWN_TOOLS = (
     *("web_search", "web_fetch", "tool_search", "mcp", "code_execution"),
-    *("bash_code_execution", "text_editor_code_execution"),
+    *("bash_code_execution", "text_editor_code_execution", "advisor"),
 )
 """Tools that Anthropic's server runs; their results are in conversations that began there."""
+
+_NOTES = (
+    *("redacted_thinking", "server_tool_use", "mcp_tool_use"),
+    *("mcp_tool_listing", "tool_addition", "tool_removal", "container_upload", "fallback"),
+)
+"""Blocks for Anthropic's server, which clients send back as they came."""
 
 _BILLING = re.compile(r"(x-anthropic-billing-header:.*?cch=)[^;]{5};", re.DOTALL)
 """A stamp of Anthropic's own client, new in each request: with it no prefix would be cached."""
@@ -128,6 +134,11 @@ class _Blocks:
         self._message()
         self._parts.append(part)
 
+    def compaction(self, block: Block, path: str) -> None:
+        """Read the summary of earlier turns; null is one that failed."""
+        if block.get("content") is not None:
+            self.text({"text": require_string(block, "content", path)}, path)
+
     def skipped(self, block: Block, path: str) -> None:
         """Skip what only Anthropic can read: hidden reasoning, and calls of tools of its own."""
 
@@ -153,7 +164,8 @@ _READERS: Mapping[str, Callable[[_Blocks, Block, str], None]] = {
     "tool_use": _Blocks.tool_use,
     "tool_result": _Blocks.tool_result,
     **dict.fromkeys(("document", "search_result"), _Blocks.document),
-    **dict.fromkeys(("redacted_thinking", "server_tool_use", "mcp_tool_use"), _Blocks.skipped),
+    "compaction": _Blocks.compaction,
+    **dict.fromkeys(_NOTES, _Blocks.skipped),
     **dict.fromkeys([f"{tool}_tool_result" for tool in _OWN_TOOLS], _Blocks.skipped),
 }
 

@@ -136,6 +136,30 @@ def test_what_anthropics_own_tools_did_is_skipped() -> None:
     assert message["content"] == [_text("a")]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("fallback", "container_upload", "advisor_tool_result"),
+        *("mcp_tool_listing", "tool_addition", "tool_removal"),
+    ],
+)
+def test_blocks_for_anthropics_server_are_skipped(kind: str) -> None:
+    turn = {"role": "assistant", "content": [{"type": kind}, _text("a")]}
+    (message,) = _messages(turn, card=_ANEW)
+    assert message["content"] == [_text("a")]
+
+
+def test_the_summary_of_compacted_turns_is_read_as_text() -> None:
+    def compacted(content: str | None) -> dict[str, Any]:
+        block = {"type": "compaction", "content": content, "encrypted_content": "x"}
+        return {"role": "assistant", "content": [block, _text("a")]}
+
+    (whole,) = _messages(compacted("They met."), card=_ANEW)
+    assert whole["content"] == [_text("They met."), _text("a")]
+    (failed,) = _messages(compacted(None), card=_ANEW)
+    assert failed["content"] == [_text("a")]
+
+
 def test_an_image_needs_a_model_that_sees() -> None:
     with pytest.raises(TaskError, match="image input is not supported"):
         plan({"messages": [{"role": "user", "content": [IMAGE]}]}, CARD)
@@ -163,9 +187,9 @@ def test_an_assistant_without_content_says_nothing() -> None:
             "Expected 'content' to be a string or an array",
         ),
         (
-            {"messages": [{"role": "user", "content": [{"type": "container_upload"}]}]},
+            {"messages": [{"role": "user", "content": [{"type": "browser_state"}]}]},
             "messages[0].content[0].type",
-            "Field 'messages[0].content[0].type': container_upload is not supported",
+            "Field 'messages[0].content[0].type': browser_state is not supported",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
