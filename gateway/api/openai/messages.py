@@ -43,8 +43,9 @@ def _message(message: Any, i: int, earlier: EarlierCalls, media: ChatMedia) -> C
         calls = read_calls(message, path)
     if not isinstance(role, str):
         raise InvalidRequest("Missing 'role' in message", param=f"{path}.role")
-    if "content" not in message and not calls:
-        raise InvalidRequest(_MISSING[role == "assistant"], param=f"{path}.content")
+    is_assistant = role == "assistant"
+    if not ("content" in message or calls or (is_assistant and "tool_calls" in message)):
+        raise InvalidRequest(_MISSING[is_assistant], param=f"{path}.content")
     for key in ("reasoning_content", "name", "tool_call_id"):
         optional_string(message.get(key), f"{path}.{key}")
     extra = {key: value for key, value in message.items() if value is not None and key not in _OWN}

@@ -99,6 +99,14 @@ def test_null_content_is_empty_and_other_keys_stay() -> None:
     assert message == {"role": "assistant", "content": "", "name": "x"}
 
 
+@pytest.mark.parametrize("calls", [None, []])
+def test_an_assistant_without_content_names_its_calls_if_only_as_none(calls: Any) -> None:
+    message = {"role": "assistant", "tool_calls": calls}
+    assert _messages(message, *HI)[0] == {"role": "assistant", "content": ""}
+    with pytest.raises(InvalidRequest, match="All non-assistant messages must contain 'content'"):
+        _messages(message | {"role": "user"})
+
+
 @pytest.mark.parametrize(
     ("fields", "n_probs"),
     [
