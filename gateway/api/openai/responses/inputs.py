@@ -73,7 +73,10 @@ class _ReadItems:
         role = _ROLES.get(item["role"]) if isinstance(item.get("role"), str) else None
         if role is None:
             raise InvalidRequest("Cannot determine type of 'item'", param=f"{path}.role")
-        parts = _parts(item.get("content"), f"{path}.content", self._media)
+        content = item.get("content")
+        if content is None and role == "assistant":
+            content = []  # as in llama-server; an answer that only called tools
+        parts = _parts(content, f"{path}.content", self._media)
         if role == "assistant":
             turn = self._turn()
             turn.content = [*turn.content, *parts] if isinstance(turn.content, list) else parts

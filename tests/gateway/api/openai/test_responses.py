@@ -72,6 +72,15 @@ def test_items_of_one_turn_are_one_message() -> None:
     ]
 
 
+@pytest.mark.parametrize("content", [{"content": None}, {}])
+def test_an_assistants_message_may_be_without_content(content: dict[str, Any]) -> None:
+    item = {"type": "message", "role": "assistant", **content}
+    (message, _) = _messages({"input": [item, {"role": "user", "content": "hi"}]})
+    assert message == {"role": "assistant", "content": ""}
+    with pytest.raises(InvalidRequest, match="must be a string or an array"):
+        plan({"input": [item | {"role": "user"}]}, CARD)
+
+
 def test_reasoning_without_content_is_its_summary_or_nothing() -> None:
     reasoning: dict[str, Any] = {
         "type": "reasoning",
