@@ -33,6 +33,7 @@ from worker.output.chat_parser.answer_markers import answer_markers
 from worker.output.chat_parser.json_walk import unquote
 from worker.output.chat_parser.markers import find, match_marker
 from worker.output.chat_parser.parser import ChatParser, ExpectedParts
+from worker.output.chat_parser.sink import ParsedPart
 from worker.output.formats.choice import FORMATS, GENERIC
 from worker.output.formats.tool_format import ANY, KIND, NAME
 
@@ -144,6 +145,20 @@ def test_what_nobody_asked_to_continue_is_repeated_in_streams_too() -> None:
     )
     parsed = ChatParser(expected).feed(" world")
     assert (parsed.reasoning, parsed.content) == ("a\n", "Hello world")
+
+
+@pytest.mark.parametrize("half", ["<", "</thi", "</think"])
+def test_half_of_the_end_mark_is_no_reasoning(half: str) -> None:
+    expected = ExpectedParts(reasoning_marks=THINK, answer_prefix="<think>\n")
+    for parts in (["abc", half], list(f"abc{half}")):
+        assert parse(expected, parts) == Answer("", "abc", ())
+
+
+def test_half_of_an_end_mark_alone_is_all_of_a_whole_answer() -> None:
+    expected = ExpectedParts(reasoning_marks=THINK, answer_prefix="<think>\n")
+    parser = ChatParser(expected, is_whole=True)
+    assert not parser.feed("<")
+    assert parser.finish() == ParsedPart("<")
 
 
 MARKERS = [

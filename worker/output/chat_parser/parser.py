@@ -1,9 +1,10 @@
 """Parses the text of one chat answer while it is generated.
 
 The result does not depend on how the text is cut: text that may become a marker is held back, and
-becomes content if it does not; no text is lost. Markers at the end of the generation prompt (opened
-reasoning, `>>>`) are fed first, as llama.cpp does. White space is kept where llama-server keeps it;
-which white space belongs to a mark is in `worker.output.formats.reasoning_marks`.
+becomes content if it does not. An answer that ends within the end mark of its reasoning loses that
+half mark, as in llama-server; no other text is lost. Markers at the end of the generation prompt
+(opened reasoning, `>>>`) are fed first, as llama.cpp does. White space is kept where llama-server
+keeps it; which white space belongs to a mark is in `worker.output.formats.reasoning_marks`.
 """
 
 from collections.abc import Callable, Mapping, Set
@@ -132,7 +133,7 @@ class ChatParser:
     def finish(self) -> ParsedPart:
         """Return the text that was held back."""
         if self._reasoning is not None:
-            self._sink.reasoning(self._reasoning.finish())
+            pass  # all that is held back here is white space, or a part of the end mark
         elif self._state is _ParserState.BROKEN:
             self._sink.arguments(self._text)
         elif self._state is _ParserState.BETWEEN:

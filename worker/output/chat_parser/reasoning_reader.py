@@ -27,7 +27,11 @@ class Spaces:
 
 
 class ReasoningReader:
-    """One block of reasoning; `push` text until it `is_over`."""
+    """One block of reasoning; `push` text until it `is_over`.
+
+    What was held back at the end of the answer is lost, as in llama-server: it may be the beginning
+    of the end mark, or white space without words.
+    """
 
     def __init__(self, ends: MarkerSet, after_open: WhiteSpace) -> None:
         self._spaces = Spaces(after_open)
@@ -54,9 +58,3 @@ class ReasoningReader:
         self._held.append(thought)
         self._has_words = bool(thought.strip(_BLANK))
         return "".join(self._held) if self._has_words else ""
-
-    def finish(self) -> str:
-        """Return the text that was held back."""
-        if not self._text.strip(_BLANK):
-            return ""
-        return self._text if self._has_words else "".join([*self._held, self._text])
