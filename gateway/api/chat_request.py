@@ -131,6 +131,7 @@ def plan_chat(
         ping_interval_s=request.ping_interval_s,
         links=tuple(media.links),
         failure=failure,
+        messages_field=request.own.messages_field,
     )
 
 

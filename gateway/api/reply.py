@@ -100,6 +100,8 @@ class RequestPlan:
     """Media of the tasks that are not fetched yet."""
     failure: Callable[[Mapping[str, Any]], bytes] = error_event
     """Returns the frame of an error that comes after the first byte."""
+    messages_field: str = "messages"
+    """The field of the body from which the messages come, for errors of the chat template."""
 
 
 _MAX_TASKS = 8192

@@ -93,7 +93,7 @@ class GenerationEndpoint:
         if plan.system_prompt is not None:
             require_admin(scope)
             await self._service.pool.calls.set_system_prompt(card, plan.system_prompt)
-        with self._submitted(plan, card, origin) as streams:
+        with fields_named(plan), self._submitted(plan, card, origin) as streams:
             if plan.stream:
                 await self._stream(plan, card, streams, exchange)
             else:
@@ -201,6 +201,17 @@ class GenerationEndpoint:
 def _weight(outcome: TaskOutcome) -> int:
     n_top = sum(len(prob.top) for prob in (*outcome.prompt, *outcome.probs))
     return len(outcome.tokens) + len(outcome.done.biases) + n_top
+
+
+@contextmanager
+def fields_named(plan: RequestPlan) -> Iterator[None]:
+    """Let a worker's error about the messages name the field that the client sent."""
+    try:
+        yield
+    except TaskError as error:
+        if error.param == "messages":
+            error.param = plan.messages_field
+        raise
 
 
 async def with_media(

@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.http.errors import json_response
-from gateway.routes.generate import Planner, with_media
+from gateway.routes.generate import Planner, fields_named, with_media
 from gateway.routes.service import Service
 from protocol.errors import InvalidRequest
 from protocol.wire.side_tasks import Render, Rendered
@@ -46,4 +46,5 @@ class PromptEndpoints:
             raise InvalidRequest("'messages' is required", param="messages")
         media = task.media if counts else ()
         render = Render(chat=task.chat, media=media, media_fields=task.media_fields)
-        return await self._service.run(render, asked.card, scope, receive, Rendered)
+        with fields_named(plan):
+            return await self._service.run(render, asked.card, scope, receive, Rendered)

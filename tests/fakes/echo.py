@@ -116,7 +116,7 @@ class FakeEngine:
     held: CachedBlocks = field(default_factory=CachedBlocks)
     """By task, all that it ever began with."""
     fail_next: m.Failed | None = None
-    """The next task that starts fails so, whatever its id."""
+    """The next task that starts, or is rendered, fails so, whatever its id."""
     script_next: tuple[m.Delta, ...] | None = None
     """The next task that starts says this and ends."""
 
@@ -147,6 +147,9 @@ class FakeEngine:
                 return m.Tokenized(tokens=tokens, pieces=pieces)
             case m.Detokenize(tokens=tokens):
                 return m.Detokenized(content="".join(f"<{t}>" for t in tokens))
+            case side_tasks.Render() if self.fail_next is not None:
+                failed, self.fail_next = self.fail_next, None
+                return failed
             case side_tasks.Render(chat=chat):
                 prompt = " ".join(
                     m.content_text(message.get("content")) for message in chat.messages

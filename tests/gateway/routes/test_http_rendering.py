@@ -1,7 +1,11 @@
 """POST /apply-template and the counting of chat tokens."""
 
+from typing import Any
+
 import pytest
 
+from protocol.errors import ErrorCode
+from protocol.wire import messages as m
 from tests.gateway.inprocess import Running
 
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
@@ -25,3 +29,24 @@ async def test_a_body_without_messages_is_refused(gateway: Running, path: str) -
     response = await gateway.post(path, {"prompt": "x"})
     assert response.status_code == 400
     assert response.json()["error"]["message"] == "'messages' is required"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/responses", {"input": "a"}, "input"),
+        ("/v1/responses", {"input": "a", "stream": True}, "input"),
+        ("/v1/responses/input_tokens", {"input": "a"}, "input"),
+        ("/v1/chat/completions", CHAT, "messages"),
+        ("/v1/messages", CHAT, "messages"),
+    ],
+)
+async def test_a_templates_complaint_names_the_field_of_the_request(
+    gateway: Running, path: str, body: dict[str, Any], param: str
+) -> None:
+    gateway.workers[0].engine.fail_next = m.Failed(
+        code=ErrorCode.INVALID_REQUEST, message="no JSON", param="messages"
+    )
+    response = await gateway.post(path, body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
