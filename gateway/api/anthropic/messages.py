@@ -4,6 +4,7 @@ Fields of llama-server that Anthropic does not know (`seed`, `min_p`, `grammar`,
 in a chat completion.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,10 @@ _REFUSED: Mapping[str, Refusal] = {
     "functions": ("OpenAI's functions are not supported yet", bool),
     "function_call": ("OpenAI's functions are not supported yet", other_than("auto", "none")),
 }
+
+_RUN_BY_CLIENT = re.compile(r"(bash|text_editor|memory|computer)_\d{8}")
+"""Types of Anthropic's tools that the client runs. Their schemas are known to Anthropic's models;
+ours see a name alone, as in llama-server."""
 
 _CHOICES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -98,7 +103,7 @@ def _stops(value: Any) -> list[str]:
 
 
 def _tool_use(body: Mapping[str, Any]) -> ToolUse:
-    """Read custom tools and the choice among them; Anthropic's own are skipped.
+    """Read the tools that the client runs and the choice among them; Anthropic's own are skipped.
 
     Agents send `web_search` and the like to every server: llama-server, too, goes on. A choice of a
     skipped tool is `auto`.
@@ -108,7 +113,7 @@ def _tool_use(body: Mapping[str, Any]) -> ToolUse:
         raise InvalidRequest("Field 'tools': must be an array", param="tools")
     tools, skipped = [], []
     for i, tool in enumerate(value or ()):
-        if _is_custom(tool, f"tools[{i}]"):
+        if _is_run_by_client(tool, f"tools[{i}]"):
             tools.append(_tool(tool, f"tools[{i}]"))
         else:
             skipped.append(tool.get("name"))
@@ -118,13 +123,16 @@ def _tool_use(body: Mapping[str, Any]) -> ToolUse:
     return ToolUse(tuple(tools), chosen, parallel=False if is_single else None)
 
 
-def _is_custom(tool: Any, path: str) -> bool:
+def _is_run_by_client(tool: Any, path: str) -> bool:
     if not isinstance(tool, dict):
         raise InvalidRequest(f"Field '{path}': must be an object", param=path)
-    return optional_string(tool.get("type"), f"{path}.type") in (None, "custom")
+    kind = optional_string(tool.get("type"), f"{path}.type")
+    return kind in (None, "custom") or _RUN_BY_CLIENT.fullmatch(kind) is not None
 
 
 def _tool(tool: Mapping[str, Any], path: str) -> Tool:
+    if tool.get("type") not in (None, "custom"):
+        tool = {"input_schema": {}, **tool}
     for key, wanted, name in (("name", str, "a string"), ("input_schema", dict, "an object")):
         if not isinstance(tool.get(key), wanted):
             message = f"Field '{path}.{key}': must be {name}"

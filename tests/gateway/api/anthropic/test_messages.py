@@ -312,6 +312,28 @@ def test_tools_that_anthropic_runs_are_left_out() -> None:
     assert len(_chat(_body(tools=[search, TOOL | {"type": "custom"}])).tools) == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("bash_20250124", "bash"),
+        ("text_editor_20250728", "str_replace_based_edit_tool"),
+        ("memory_20250818", "memory"),
+        ("computer_20251124", "computer"),
+    ],
+)
+def test_anthropics_tools_that_the_client_runs_are_known_by_name(kind: str, name: str) -> None:
+    tool = {"type": kind, "name": name, "cache_control": {"type": "ephemeral"}}
+    chat = _chat(_body(tools=[tool], tool_choice={"type": "tool", "name": name}))
+    function = {"name": name, "description": "", "parameters": {}}
+    assert chat.tools == ({"type": "function", "function": function},)
+    assert chat.tool_choice == f"function:{name}"
+
+
+@pytest.mark.parametrize("kind", ["bash_code_execution_20250825", "code_execution_20250825"])
+def test_tools_with_names_alike_that_anthropic_runs_are_left_out(kind: str) -> None:
+    assert _chat(_body(tools=[{"type": kind, "name": "bash_20250124"}])).tools == ()
+
+
 @pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "web_search"}])
 def test_a_choice_of_skipped_tools_is_free(choice: Any) -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
