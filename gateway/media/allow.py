@@ -99,14 +99,15 @@ class AllowedUrls:
         """Return whether the host of a URL matches a pattern."""
         return any(rule.fits(target) for rule in self._rules)
 
-    def takes_address(self, text: str) -> bool:
-        """Return whether connections to this resolved address are allowed."""
+    def takes_address(self, text: str, target: UrlTarget) -> bool:
+        """Return whether a URL may lead to this resolved address."""
         address = _address(text)
         if address is None:
             return False
         address = _unmapped(address)
-        if any(rule.network is not None and address in rule.network for rule in self._rules):
-            return True
+        named = [rule for rule in self._rules if rule.network and address in rule.network]
+        if any(rule.port in (None, _ANY_PORT, target.port) for rule in named):
+            return True  # without a port of its own, the port of the host's pattern counts
         return all(_is_public(each) for each in (address, *_embedded(address)))
 
 

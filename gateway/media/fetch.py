@@ -108,7 +108,8 @@ class Fetcher:
         found = await loop.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
         # One forbidden address refuses the host: a mixed answer is a sign of an attack.
-        if not addresses or not all(map(self._allowed.takes_address, addresses)):
+        takes = self._allowed.takes_address
+        if not addresses or not all(takes(address, target) for address in addresses):
             raise NotFetched(f"{target.host} has an address that this server does not fetch from")
         return addresses
 

@@ -75,6 +75,9 @@ def test_a_pattern_names_hosts_and_ports(pattern: str, url: str, fits: bool) -> 
     assert AllowedUrls([pattern]).takes_host(read_url(url)) is fits
 
 
+URL = read_url("http://a.test/x")
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -85,20 +88,28 @@ def test_a_pattern_names_hosts_and_ports(pattern: str, url: str, fits: bool) -> 
     ],
 )
 def test_an_address_that_is_not_public_needs_a_pattern_of_its_own(address: str) -> None:
-    assert not AllowedUrls(["*", "a.test"]).takes_address(address)
+    assert not AllowedUrls(["*", "a.test"]).takes_address(address, URL)
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "2606:4700::1111", "64:ff9b::8.8.8.8"])
 def test_a_public_address_needs_none(address: str) -> None:
-    assert AllowedUrls(["a.test"]).takes_address(address)
+    assert AllowedUrls(["a.test"]).takes_address(address, URL)
 
 
 def test_a_network_in_a_pattern_allows_its_addresses_to_every_host() -> None:
     allowed = AllowedUrls(["a.test", "10.0.0.0/8"])
-    assert allowed.takes_address("10.9.9.9")
-    assert allowed.takes_address("::ffff:10.9.9.9")
-    assert not allowed.takes_address("11.0.0.1/8")
-    assert not allowed.takes_address("192.168.0.1")
+    assert allowed.takes_address("10.9.9.9", URL)
+    assert allowed.takes_address("::ffff:10.9.9.9", URL)
+    assert not allowed.takes_address("11.0.0.1/8", URL)
+    assert not allowed.takes_address("192.168.0.1", URL)
+
+
+def test_a_port_of_an_address_holds_for_every_host_that_leads_there() -> None:
+    allowed = AllowedUrls(["*:*", "10.1.2.3:8000", "10.1.2.4:*"])
+    assert allowed.takes_address("10.1.2.3", read_url("http://a.test:8000/x"))
+    assert not allowed.takes_address("10.1.2.3", URL)
+    assert not allowed.takes_address("10.1.2.3", read_url("http://a.test:22/x"))
+    assert allowed.takes_address("10.1.2.4", read_url("http://a.test:22/x"))
 
 
 @pytest.mark.parametrize("pattern", ["http://a.test", "a.*", "10.0.0.1/8", "a.test:x", "", "a b"])
