@@ -95,9 +95,22 @@ def _new() -> Iterator[Path]:
 def _sweep(folder: Path) -> None:
     """Remove the directories of killed processes."""
     for path in folder.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError), (path / _LOCK).open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):
+            _remove_if_dead(path)
+
+
+def _remove_if_dead(path: Path) -> None:
+    """Remove a directory whose process has ended; raises `OSError` if it runs.
+
+    Another user may have put anything there, such as a pipe, which would be waited for.
+    """
+    lock = os.open(path / _LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_uid == os.geteuid():
             shutil.rmtree(path, ignore_errors=True)
+    finally:
+        os.close(lock)
 
 
 @contextlib.contextmanager

@@ -42,6 +42,23 @@ def test_a_long_temporary_folder_is_left_out(
     assert not folder.exists()
 
 
+def test_what_others_put_beside_it_neither_stops_a_start_nor_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        for name in ("pipe", "link", "folder", "dead"):
+            (Path(short) / f"llamapool-{name}").mkdir()
+        os.mkfifo(Path(short) / "llamapool-pipe" / "lock")
+        (Path(short) / "llamapool-link" / "lock").symlink_to(tmp_path)
+        (Path(short) / "llamapool-folder" / "lock").mkdir()
+        (Path(short) / "llamapool-dead" / "lock").touch()
+        with runtime_directory("") as folder:
+            names = {path.name for path in Path(short).iterdir()} - {folder.name}
+    assert names == {"llamapool-link"}
+
+
 def test_a_folder_that_is_configured_is_taken_however_long(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     with runtime_directory(str(long)) as folder:
