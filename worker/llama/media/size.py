@@ -96,8 +96,10 @@ def n_pixels(data: bytes) -> int:
         return 0
     size = ctypes.c_int(len(data))
     found = info(data, size, ctypes.byref(width), ctypes.byref(height), ctypes.byref(depth))
-    n = width.value * height.value if found else 0
-    return max(n, max(width.value, height.value) ** 2 // _MAX_RATIO) if n else 0
+    # A BMP whose rows go from the top down has a negative height.
+    sides = abs(width.value), abs(height.value)
+    n = sides[0] * sides[1] if found else 0
+    return max(n, max(sides) ** 2 // _MAX_RATIO) if n else 0
 
 
 def n_samples(data: bytes, rate: int) -> float:

@@ -177,6 +177,12 @@ def test_a_picture_tells_its_size_before_it_is_decoded() -> None:
     assert n_pixels(b"GIF89a" + struct.pack("<HHBBB", 30_000, 0, 0, 0, 0) + b";") == 0
 
 
+@pytest.mark.parametrize("height", [3000, -3000])
+def test_a_picture_from_the_top_down_counts_as_one_from_the_bottom_up(height: int) -> None:
+    head = struct.pack("<IIIIiiHHIIiiII", 54, 0, 54, 40, 2000, height, 1, 24, 0, 0, 0, 0, 0, 0)
+    assert n_pixels(b"BM" + head) == 6_000_000
+
+
 def pic(width: int, height: int) -> bytes:
     """Write the head of a Softimage picture, and too few pixels."""
     head = b"\x53\x80\xf6\x34" + bytes(84) + b"PICT" + struct.pack(">HHIHH", width, height, 0, 3, 0)
