@@ -205,10 +205,10 @@ class EmbeddingBatcher:
         self, batch: Sequence[tuple[EmbeddingInput, EmbeddingPiece]], error: TaskError
     ) -> None:
         """End the jobs of a batch that was not computed."""
-        self._carried = None
         for reading, piece in batch:
             reading.job.error = error
             self._embedder.forget(piece.seq)
+        self._forget_dropped()  # an input that found no room in this batch stays
 
     def _choose_adapters(self, pieces: Sequence[EmbeddingPiece]) -> None:
         """Apply the current adapter scales, unless a partly read input began with others."""

@@ -155,3 +155,11 @@ def test_a_worker_that_stops_fails_what_waits() -> None:
     rig.engine.run()
     assert isinstance(payload_of(rig.emitted[-1]), Failed)
     assert rig.n_ends(waiting) == 1
+
+
+def test_an_input_that_found_no_room_in_a_batch_that_fails_is_computed_in_the_next() -> None:
+    rig = DeskRig(n_batch=64)
+    failing, waiting = rig.embed("[[fail]]" + "x" * 40), rig.embed("y" * 40)
+    rig.turn()
+    assert rig.failed(failing).code is ErrorCode.INTERNAL
+    assert rig.vectors(waiting) == [expected("y" * 40)]
