@@ -177,12 +177,15 @@ class Worker:
     def has_place_in(self, slot: int) -> bool:
         """Whether a task that must have this slot may be sent, with a credit.
 
-        While any slot is free, this one must be. While none is, one such task may wait in the
-        worker: here it would wait for ever, because tasks that were sent ahead take the slot.
+        It may if the slot is free, as far as is known. While no slot is, one task may wait in the
+        worker for a busy one: here it would wait for ever, because tasks that were sent ahead take
+        the slot.
         """
-        if self.n_free:
-            return slot not in self.slots
-        return not any(task.spec.slot >= 0 and not task.has_started for task in self.tasks.values())
+        if slot not in self.slots:
+            return True
+        return not self.n_free and not any(
+            task.spec.slot >= 0 and not task.has_started for task in self.tasks.values()
+        )
 
     def open(self, card: ModelCard, *, is_held: bool, granted: int) -> None:
         """Note that it has loaded its model."""

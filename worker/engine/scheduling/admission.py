@@ -26,14 +26,20 @@ class Admission:
         self._similarity = similarity
         self._cuts = cuts
 
+    def awaits_slot(self, task: EngineTask) -> bool:
+        """Whether a task must have one slot, and that is busy."""
+        return task.slot >= 0 and self._wanted(task).state is not SlotState.IDLE
+
+    def _wanted(self, task: EngineTask) -> Slot:
+        return self._slots[task.slot % len(self._slots)]
+
     def choose(self, task: EngineTask, namespace: CacheNamespace) -> Slot | None:
-        """Return the idle slot for a task, or None if the task must wait."""
+        """Return the idle slot for a task, or None if no slot is idle or too few cells are free."""
         if not self._fits(task, namespace):
             return None
-        idle = [slot for slot in self._slots if slot.state is SlotState.IDLE]
         if task.slot >= 0:
-            wanted = self._slots[task.slot % len(self._slots)]
-            return wanted if wanted in idle else None
+            return self._wanted(task)
+        idle = [slot for slot in self._slots if slot.state is SlotState.IDLE]
         if not idle:
             return None
         if not self._cache.is_on:

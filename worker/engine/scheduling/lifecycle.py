@@ -87,11 +87,11 @@ class TaskLifecycle:
         for task in list(self._waiting):
             progress.begin()
             try:
+                if self._admission.awaits_slot(task):
+                    continue
                 slot = self._admission.choose(task, self._namespace(task))
                 if slot is None:
-                    if task.slot < 0:
-                        return
-                    continue
+                    return
                 self._waiting.remove(task)
                 self._start(task, slot)
             except TaskError as error:

@@ -44,3 +44,14 @@ def test_a_task_that_needs_a_busy_slot_waits_while_another_is_free() -> None:
     assert places(pool.submit(task(2, worker="a", slot=2), 0.0)) == []
     assert places(pool.submit(task(3, worker="a", slot=1), 0.0)) == [(3, "a")]
     assert places(pool.ended("a", done(1), 1.0)) == [(2, "a")]
+
+
+def test_a_task_that_waits_for_a_busy_slot_keeps_no_other_from_a_free_one() -> None:
+    pool = dispatcher("a", n_slots=N_SLOTS, n_prefetch=1)
+    for i in range(N_SLOTS):
+        pool.submit(task(i), 0.0)
+        pool.started("a", started(i, slot=i), 0.0)
+    assert places(pool.submit(task(103, worker="a", slot=3), 0.0)) == [(103, "a")]
+    assert places(pool.submit(task(102, worker="a", slot=2), 0.0)) == []
+    assert places(pool.submit(task(200), 0.0)) == []
+    assert places(pool.ended("a", done(2), 1.0)) == [(102, "a")]

@@ -29,3 +29,23 @@ def test_a_prompt_that_no_slot_holds_takes_the_least_recently_used() -> None:
     task = rig.submit("something else", n_predict=2)
     rig.finish()
     assert rig.done(task).slot == 1
+
+
+@pytest.mark.parametrize("slot", [-1, 2])
+def test_a_large_task_is_not_passed_over_by_small_ones_where_cells_are_scarce(slot: int) -> None:
+    rig = Rig(n_slots=3, n_cells=256)
+    for i in range(2):
+        rig.submit(f"s{i} " + "y" * 20, n_predict=20)
+    rig.turn()
+    large = rig.submit("B" * 180, slot=slot, n_predict=30)
+    n_small = 0
+    for _ in range(200):
+        while rig.engine.n_busy + rig.engine.n_waiting < 4:
+            n_small += 1
+            rig.submit(f"t{n_small} " + "z" * 20, n_predict=20 + n_small % 7)
+            rig.turn()
+        rig.turn()
+        if rig.terminals(large):
+            break
+    assert rig.terminals(large)
+    rig.finish()
