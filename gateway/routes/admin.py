@@ -107,7 +107,7 @@ class Admin:
         if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
             raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
         model = request.query_params.get("model")
-        if model and self._service.models is not None:
+        if model:
             model = (await self._service.card(model, request.scope, request.receive)).name
         legacy = "legacy" in request.query_params
         return json_response(await self._slots(request.scope, model, legacy=legacy))

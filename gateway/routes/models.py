@@ -89,8 +89,9 @@ class ModelEventStream:
         with manager.events.listening() as mailbox:
             await events.open()
             shown = _shown_to(scope, manager)
-            work = _pass_on(mailbox, events, shown)
-            await guarded(work, disconnected(receive), events.keep_alive())
+            if scope["method"] != "HEAD":
+                work = _pass_on(mailbox, events, shown)
+                await guarded(work, disconnected(receive), events.keep_alive())
         await events.finish()
 
 

@@ -32,6 +32,13 @@ async def ask(
     return await gateway.post("/models", {"model": NAME})
 
 
+async def test_the_head_of_the_events_ends(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a") as (gateway, _):
+        answer = await gateway.client.head("/models/sse")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+
+
 async def test_a_download_is_listed_told_and_there_in_the_end(tmp_path: Path) -> None:
     async with routing(tmp_path, "a") as (gateway, supervisor):
         async with gateway.client.stream("GET", "/models/sse") as stream:
