@@ -9,8 +9,8 @@ from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
 
 _RESERVE = 256
-"""Cells reserved for an answer without a limit. Source: most answers are shorter, and a longer one
-may be preempted."""
+"""Most cells that are reserved for an answer. Source: most answers are shorter, whatever limit their
+clients send, and a longer one may be preempted."""
 
 
 class Admission:
@@ -111,4 +111,4 @@ def most_similar(slots: Sequence[Slot], prompt: Sequence[int], similarity: float
 
 def reserve(n_predict: int) -> int:
     """Return the cells to reserve for an answer; `n_predict` below 0 is no limit."""
-    return n_predict if n_predict >= 0 else _RESERVE
+    return min(n_predict, _RESERVE) if n_predict >= 0 else _RESERVE

@@ -1,4 +1,4 @@
-"""Which slot suits a prompt, without the prefix cache."""
+"""Which slot a task gets, and which tasks wait."""
 
 import pytest
 
@@ -48,4 +48,15 @@ def test_a_large_task_is_not_passed_over_by_small_ones_where_cells_are_scarce(sl
         if rig.terminals(large):
             break
     assert rig.terminals(large)
+    rig.finish()
+
+
+def test_a_high_limit_of_an_answer_keeps_no_other_task_out() -> None:
+    rig = Rig(n_slots=4, n_cells=2048)
+    tasks = [rig.submit(f"p{i}", n_predict=100_000) for i in range(4)]
+    for _ in range(8):
+        rig.turn()
+    assert rig.engine.n_busy == 4
+    for task in tasks:
+        rig.cancel(task)
     rig.finish()
