@@ -9,8 +9,8 @@ from worker.engine.slot import CacheNamespace, Slot, SlotState
 from worker.engine.task import EngineTask
 
 _RESERVE = 256
-"""Most cells that are reserved for an answer. Source: most answers are shorter, whatever limit their
-clients send, and a longer one may be preempted."""
+"""Most cells that are reserved for an answer. Source: most answers are shorter, whatever limit is
+sent with them, and a longer one may be preempted."""
 
 
 class Admission:
