@@ -163,15 +163,11 @@ class Worker:
     @property
     def slots(self) -> dict[int, int]:
         """Slots that are known to be taken, with the id of the task that has it or will."""
-        found = {
+        started_last = sorted(self.tasks.values(), key=lambda task: task.has_started)
+        return {
             task.slot: task.task_id
-            for task in self.tasks.values()
+            for task in started_last
             if task.spec.takes_credit and task.slot >= 0
-        }
-        return found | {
-            task.slot: task.task_id
-            for task in self.tasks.values()
-            if task.slot in found and task.has_started
         }
 
     def has_place_in(self, slot: int) -> bool:
@@ -183,9 +179,11 @@ class Worker:
         """
         if slot not in self.slots:
             return True
-        return not self.n_free and not any(
-            task.spec.slot >= 0 and not task.has_started for task in self.tasks.values()
+        waits_there = any(
+            task.spec.takes_credit and task.spec.slot >= 0 and not task.has_started
+            for task in self.tasks.values()
         )
+        return not self.n_free and not waits_there
 
     def open(self, card: ModelCard, *, is_held: bool, granted: int) -> None:
         """Note that it has loaded its model."""

@@ -34,7 +34,10 @@ class Admission:
         return self._slots[task.slot % len(self._slots)]
 
     def choose(self, task: EngineTask, namespace: CacheNamespace) -> Slot | None:
-        """Return the idle slot for a task, or None if no slot is idle or too few cells are free."""
+        """Return the idle slot for a task, or None if no slot is idle or too few cells are free.
+
+        The task must not be one that `awaits_slot`.
+        """
         if not self._fits(task, namespace):
             return None
         if task.slot >= 0:

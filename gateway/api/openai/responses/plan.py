@@ -1,5 +1,6 @@
 """The body of /v1/responses."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,9 @@ _REFUSED: Mapping[str, Refusal] = {
     "function_call": ("not supported, use tool_choice", other_than("auto", "none")),
     "truncation": ("must be auto or disabled", other_than("disabled", "auto")),
 }
+
+_DATE = re.compile(r"_\d{4}_\d{2}_\d{2}$")
+"""What a tool's type may end with: `web_search_2025_08_26` is chosen as `web_search`."""
 
 
 def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
@@ -126,12 +130,12 @@ def _choice(choice: Any, tools: Sequence[Tool], skipped: Sequence[str]) -> str:
     if not isinstance(choice, dict):
         return read_choice_word(choice, tools, has_skipped=bool(skipped))
     kind = choice.get("type")
-    if isinstance(kind, str) and any(other.startswith(kind) for other in skipped):
-        return "auto"  # by its beginning: `web_search_preview` chooses one with a date behind
-    if kind != "function":
-        message = "Field 'tool_choice.type': only functions can be chosen"
-        raise InvalidRequest(message, param="tool_choice.type")
-    return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")
+    if kind == "function":
+        return read_choice_name(choice.get("name"), tools, choice, "tool_choice.name")
+    if any(kind in (other, _DATE.sub("", other)) for other in skipped):
+        return "auto"
+    message = "Field 'tool_choice.type': only functions can be chosen"
+    raise InvalidRequest(message, param="tool_choice.type")
 
 
 def _echo(body: Mapping[str, Any], temperature: float, top_p: float) -> dict[str, Any]:

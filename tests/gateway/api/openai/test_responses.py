@@ -263,6 +263,13 @@ def test_a_skipped_tool_that_is_chosen_leaves_the_functions() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["", "web", "web_search_preview", None, 5])
+def test_a_choice_of_what_was_not_given_is_refused(kind: Any) -> None:
+    body = {"input": "a", "tools": [{"type": "web_search"}], "tool_choice": {"type": kind}}
+    with pytest.raises(InvalidRequest, match="only functions can be chosen"):
+        plan(body, CARD)
+
+
 @pytest.mark.parametrize("tools", [None, []])
 def test_a_call_cannot_be_required_without_any_tools(tools: Any) -> None:
     with pytest.raises(InvalidRequest, match="there are no tools"):

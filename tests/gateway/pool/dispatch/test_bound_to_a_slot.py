@@ -1,6 +1,8 @@
 """Tasks that must have one slot of one worker, beside others that take any."""
 
-from tests.gateway.dispatching import dispatcher, done, places, started, task
+from dataclasses import replace
+
+from tests.gateway.dispatching import call, dispatcher, done, places, started, task
 
 N_SLOTS = 4
 
@@ -55,3 +57,11 @@ def test_a_task_that_waits_for_a_busy_slot_keeps_no_other_from_a_free_one() -> N
     assert places(pool.submit(task(102, worker="a", slot=2), 0.0)) == []
     assert places(pool.submit(task(200), 0.0)) == []
     assert places(pool.ended("a", done(2), 1.0)) == [(102, "a")]
+
+
+def test_an_action_on_a_slot_keeps_no_task_from_waiting_for_one() -> None:
+    pool = dispatcher("a", n_slots=1, n_prefetch=1)
+    pool.submit(task(1), 0.0)
+    pool.started("a", started(1), 0.0)
+    pool.submit(replace(call(2, worker="a"), slot=0, is_bound=True), 0.0)
+    assert places(pool.submit(task(3, worker="a", slot=0), 0.0)) == [(3, "a")]
