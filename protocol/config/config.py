@@ -209,7 +209,7 @@ class GatewayConfig:
     )
     slots: bool = param(True, "Serve the state of each slot at GET /slots.")
     props: bool = param(False, "Serve POST /props.")
-    ssl_key_file: str = param("", "Private key for TLS (PEM file); empty: no TLS.")
+    ssl_key_file: str = param("", "Private key for TLS (PEM file, not encrypted); empty: no TLS.")
     ssl_cert_file: str = param("", "Certificate for TLS (PEM file); empty: no TLS.")
     reuse_port: bool = param(False, "Let other processes listen on the same port (SO_REUSEPORT).")
     api_prefix: str = param(

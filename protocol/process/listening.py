@@ -109,17 +109,25 @@ def check_tls(config: GatewayConfig) -> None:
         raise ConfigError("ssl_key_file and ssl_cert_file belong together: set both or neither")
     if not config.ssl_cert_file:
         return
-    for path in (config.ssl_key_file, config.ssl_cert_file):
+    named = {"ssl_key_file": config.ssl_key_file, "ssl_cert_file": config.ssl_cert_file}
+    for option, path in named.items():
         if not is_file(path):
-            raise ConfigError(f"TLS file {path} does not exist, or is closed to this user")
+            raise ConfigError(f"{option} {path} does not exist, or is closed to this user")
     import ssl  # 4 MB of memory, which the supervisor does not need for long
+
+    def refuse_encrypted() -> str:
+        """Without it OpenSSL would ask the terminal for a password."""
+        raise ConfigError(
+            f"ssl_key_file {config.ssl_key_file} is encrypted, and nobody could give the password "
+            "at each start: remove it with `openssl pkey -in OLD -out NEW`"
+        )
 
     try:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(config.ssl_cert_file, config.ssl_key_file)
+        context.load_cert_chain(config.ssl_cert_file, config.ssl_key_file, refuse_encrypted)
     except (OSError, ssl.SSLError) as error:
-        files = f"{config.ssl_cert_file} and {config.ssl_key_file}"
-        raise ConfigError(f"cannot use TLS files {files}: {error.strerror or error}") from error
+        files = ", ".join(f"{option} {path}" for option, path in named.items())
+        raise ConfigError(f"cannot use {files}: {error.strerror or error}") from error
 
 
 def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:

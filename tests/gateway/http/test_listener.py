@@ -121,10 +121,20 @@ def test_tls_files_that_cannot_serve_end_the_start(tmp_path: Path) -> None:
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
     with pytest.raises(ConfigError, match="belong together"):
         listen(GatewayConfig(port=0, ssl_cert_file=cert))
-    with pytest.raises(ConfigError, match="cannot use TLS files"):
+    with pytest.raises(ConfigError, match=r"cannot use ssl_key_file .*, ssl_cert_file .*: "):
         listen(GatewayConfig(port=0, ssl_key_file=key, ssl_cert_file=cert))
-    with pytest.raises(ConfigError, match=r"key\.pemx does not exist"):
+    with pytest.raises(ConfigError, match=r"ssl_key_file .*key\.pemx does not exist"):
         listen(GatewayConfig(port=0, ssl_key_file=f"{key}x", ssl_cert_file=cert))
+
+
+@NEEDS_OPENSSL
+def test_an_encrypted_tls_key_ends_the_start_and_asks_nobody(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-subj", "/CN=a.test"]
+    files = ["-passout", "pass:word", "-keyout", key, "-out", cert]
+    subprocess.run([*request, *files], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match=r"ssl_key_file .*key\.pem is encrypted"):
+        listen(GatewayConfig(port=0, ssl_key_file=key, ssl_cert_file=cert))
 
 
 def test_a_tls_handshake_has_the_time_of_a_requests_head() -> None:
