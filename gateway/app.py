@@ -153,18 +153,18 @@ def _key_ring(config: GatewayConfig) -> KeyRing:
 
 def _configured_routes(service: Service, routes: Sequence[Route]) -> list[Route]:
     """Return the routes that the configuration adds; raises `ConfigError` if a path is taken."""
-    config, added = service.config, []
+    config, added = service.config, {}
     if config.predict_route:
         endpoint = PredictionEndpoint(service, routes)
         path = read_route(config.predict_route, "predict_route")
-        added.append(Route(path, endpoint.predict, methods=["POST"]))
+        added["predict_route"] = Route(path, endpoint.predict, methods=["POST"])
     if config.health_route:
         path = read_route(config.health_route, "health_route")
-        added.append(Route(path, Admin(service).health, methods=["GET"]))
-    for route in added:
+        added["health_route"] = Route(path, Admin(service).health, methods=["GET"])
+    for option, route in added.items():
         if any(route.path == known.path for known in routes):
-            raise ConfigError(f"{route.path}: this path has an endpoint already")
-    return added
+            raise ConfigError(f"{option} {route.path}: this path has an endpoint already")
+    return [*added.values()]
 
 
 def _openapi_route(routes: list[Route], config: GatewayConfig) -> Route:

@@ -1,7 +1,6 @@
 """The gateway's command line: reads the configuration file, the environment and the options."""
 
 import gc
-import json
 import logging
 import os
 import sys
@@ -101,7 +100,6 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
         config = read(pool.gateway, given)
     except InvalidRequest as error:
         raise ConfigError(error.message) from error
-    _check_settings(config.ui_config)
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
     config = config if config.bind else replace(config, bind=(_local_endpoint(pool),))
@@ -132,16 +130,6 @@ def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:
             kept_mib=-(-limits.kept_mib // count),
         ),
     )
-
-
-def _check_settings(text: str) -> None:
-    """Raise `ConfigError` unless the settings of the pages are a JSON object."""
-    try:
-        is_object = not text or isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
-        raise ConfigError("--ui-config must be a JSON object")
 
 
 def _with_absolute_paths(config: GatewayConfig, folder: Path) -> GatewayConfig:

@@ -15,6 +15,7 @@ from typing import Any
 import uvloop
 
 from gateway.app import build_app
+from gateway.checks import check_key, check_settings
 from gateway.fleet.admin_listener import AdminListener
 from gateway.free_descriptors import watch_descriptors
 from gateway.free_memory import give_back_memory
@@ -38,7 +39,7 @@ from gateway.succession import (
     take_over,
 )
 from protocol.config.config import GatewayConfig
-from protocol.errors import EXIT_ERROR, EXIT_OK, ConfigError
+from protocol.errors import EXIT_ERROR, EXIT_OK
 from protocol.process import inherited
 from protocol.process.listening import BACKLOG, Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
@@ -57,11 +58,8 @@ def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWo
     listeners = _listeners(config)
     config = listeners.config
     try:
-        if config.require_key and not config.has_keys and not is_local(config):
-            raise ConfigError(
-                f"require_key: other hosts can reach {config.host} without a key: set --api-key or "
-                "--api-key-file (LLAMA_API_KEY), or use --no-require-key"
-            )
+        check_key(config)
+        check_settings(config)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             limit_threads(runner.get_loop(), config.n_threads)
             return runner.run(_run(listeners, notifier, expected))

@@ -57,16 +57,16 @@ class KeyFile:
         try:
             return parse_keys(self._content())
         except OSError as error:
-            raise ConfigError(f"cannot read key file {self.path}: {error.strerror}") from error
+            raise ConfigError(f"cannot read api_key_file {self.path}: {error.strerror}") from error
         except KeyFileError as error:
-            raise ConfigError(f"key file {self.path}: {error}") from error
+            raise ConfigError(f"api_key_file {self.path}: {error}") from error
 
     def _content(self) -> str:
         """Read the text; raises OSError, `ConfigError`."""
         mode = self.path.stat().st_mode
         is_stream = stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
         if is_stream and self._was_read:
-            raise ConfigError(f"key file {self.path} is a pipe now, and was a file")
+            raise ConfigError(f"api_key_file {self.path} is a pipe now, and was a file")
         text = read_named_text(self.path, _MAX_BYTES)
         self._is_stream, self._was_read = is_stream, True
         return text

@@ -18,7 +18,7 @@ import pytest
 from gateway import server
 from gateway.cli import gateway_config, load_pool
 from gateway.server import limit_threads
-from protocol.config.config import GatewayConfig, PoolConfig
+from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process.listening import listen, url_of
 from protocol.process.notify import Notifier
@@ -126,7 +126,7 @@ async def test_pages_begin_with_the_settings_of_the_server(tmp_path: Path) -> No
 @pytest.mark.parametrize("text", ["{", "[]"])
 def test_settings_of_pages_must_be_an_object(text: str) -> None:
     with pytest.raises(ConfigError, match="--ui-config must be a JSON object"):
-        gateway_config(PoolConfig(gateway=GatewayConfig(ui_config=text, bind=("ipc://x",))), {})
+        server.run(GatewayConfig(ui_config=text, port=0), Notifier.from_environ())
 
 
 def test_work_beside_the_loop_gets_the_threads_that_were_asked_for() -> None:
@@ -264,7 +264,7 @@ async def test_a_port_in_use_is_one_line_and_78(tmp_path: Path) -> None:
     [
         (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid:0"),
         (["--host", "203.0.113.7"], "cannot listen on 203.0.113.7:0"),
-        (["--api-key-file", "/nonexistent/keys"], "cannot read key file /nonexistent/keys"),
+        (["--api-key-file", "/nonexistent/keys"], "cannot read api_key_file /nonexistent/keys"),
         (["--bind", "tcp://127.0.0.1:0"], "tcp://127.0.0.1:0"),
     ],
 )

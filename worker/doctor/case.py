@@ -57,11 +57,16 @@ class DoctorCase:
         return launched.env
 
     def ask(
-        self, *args: str, worker: WorkerConfig | None = None, limit_s: float = 30.0
+        self,
+        *args: str,
+        worker: WorkerConfig | None = None,
+        limit_s: float = 30.0,
+        stdin: bytes = b"",
     ) -> ChildOutcome:
         """Run a module of llamapool as a child, in the environment of a worker."""
         # -P: do not import a folder `worker` of the current directory.
-        return run([sys.executable, "-P", "-m", *args], self.environment(worker), limit_s)
+        command = [sys.executable, "-P", "-m", *args]
+        return run(command, self.environment(worker), limit_s, stdin)
 
 
 def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...], str]:
@@ -71,15 +76,23 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
         pool = with_remote_preset(pool, fetches=False)
         pool, placements = resolve.settle(pool, runtime_dir=folder, host=host, fetch=_at_hand)
     except ConfigError as error:
-        workers = pool.worker or (WorkerConfig(),)
-        named = [
-            replace(worker, name=worker.name or f"worker-{i}")
-            for i, worker in enumerate(workers, 1)
-        ]
-        return replace(pool, worker=tuple(named)), (), str(error)
+        return _as_far(pool, folder), (), str(error)
     if not placements:  # models are loaded on demand
         return pool, (), ""
     return pool, tuple(describe([worker.name for worker in pool.worker], placements)), ""
+
+
+def _as_far(pool: PoolConfig, folder: str) -> PoolConfig:
+    """Resolve of an invalid configuration what can be: names of workers, and the gateway."""
+    named = [
+        replace(worker, name=worker.name or f"worker-{i}")
+        for i, worker in enumerate(pool.worker or (WorkerConfig(),), 1)
+    ]
+    pool = replace(pool, worker=tuple(named), runtime_dir=folder)
+    try:
+        return replace(pool, gateway=resolve.placed_gateway(pool, folder))
+    except ConfigError:
+        return pool
 
 
 def _at_hand(worker: WorkerConfig) -> WorkerConfig:

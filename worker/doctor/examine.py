@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from protocol.config import config as configs
 from protocol.config.config import WorkerConfig
-from worker.doctor import gpu, keys, library, model, packages, probe, system
+from protocol.config.usage_config import usage_folder
+from worker.doctor import gateway, gpu, keys, library, model, packages, probe, system
 from worker.doctor.case import DoctorCase, write
 from worker.doctor.finding import Finding, fail, ok, warn
 from worker.doctor.readers.elf import built_for
@@ -50,11 +52,13 @@ def examine(case: DoctorCase) -> Iterator[Finding]:
     of_pool: tuple[tuple[str, Check, float], ...] = (
         (keys.KEYS, host.keys, _LIMIT_S),
         (keys.LINKS, host.links, _LIMIT_S),
+        (gateway.GATEWAY, host.gateway, _LIMIT_S),
         (system.SHM, host.shm, _LIMIT_S),
         (system.GROUP, host.group, _LIMIT_S),
         (system.OPENMP, host.openmp, _LIMIT_S),
         (system.PORT, host.ports, _LIMIT_S),
         (system.RUNTIME, host.runtime, _LIMIT_S),
+        (system.WRITTEN, host.written, _LIMIT_S),
         (model.MODEL, models.files, _LIMIT_S),
         (system.MEMORY, models.memory, _LIMIT_S),
         (system.MLOCK, models.mlock, _LIMIT_S),
@@ -144,6 +148,12 @@ class _HostChecks:
         for worker in self._case.pool.worker:
             yield from keys.dialled_links(worker)
 
+    def gateway(self) -> Iterator[Finding]:
+        keys = configs.dump_keys(self._case.pool.gateway)
+        yield from gateway.check_gateway(
+            self._case.ask("gateway.checks", str(write(self._case)), stdin=keys)
+        )
+
     def files(self) -> Iterator[Finding]:
         yield system.check_files(*probe.limit(resource.RLIMIT_NOFILE))
 
@@ -161,14 +171,22 @@ class _HostChecks:
         yield system.check_openmp(self._case.environ, self._case.workers)
 
     def ports(self) -> Iterator[Finding]:
-        gateway = self._case.pool.gateway
-        for where, fault in probe.addresses(gateway.host, gateway.port):
-            yield system.check_port(where, "" if gateway.reuse_port else fault)
+        for where, fault in probe.addresses(self._case.pool.gateway):
+            yield system.check_port(where, fault)
 
     def runtime(self) -> Iterator[Finding]:
         configured = self._case.pool.runtime_dir
         path, mode, can = probe.directory("" if configured == MADE_AT_START else configured)
         yield system.check_runtime(str(path), mode, is_writable=can)
+
+    def written(self) -> Iterator[Finding]:
+        pool = self._case.pool
+        if folder := usage_folder(pool.gateway.usage_dir):
+            can = probe.may_hold_files(Path(folder))
+            yield system.check_written("usage_dir", folder, is_writable=can)
+        if file := pool.log.file:
+            can = probe.may_append(Path(file))
+            yield system.check_written("log file", file, is_writable=can)
 
     def placement(self) -> Iterator[Finding]:
         yield ok("placement", str(self._case.host))

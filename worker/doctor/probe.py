@@ -5,11 +5,14 @@ import importlib.metadata
 import importlib.util
 import os
 import resource
-import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from protocol.config.config import GatewayConfig
+from protocol.errors import ConfigError
 from protocol.filenames import is_dir
+from protocol.process.listening import hosts, listen
 from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
 
@@ -69,39 +72,42 @@ def may_open_uvm() -> bool:
     return os.access(_UVM, os.R_OK | os.W_OK)
 
 
-def addresses(hosts: str, port: int) -> Iterator[tuple[str, str]]:
-    """Try to listen on each address; return address and error, if any."""
-    for host in (part.strip() for part in hosts.split(",")):
-        if host.endswith(".sock"):
-            folder = Path(host).expanduser().absolute().parent
-            can = os.access(folder, os.W_OK)
-            yield host, "" if can else f"{folder} cannot be written"
-        else:
-            yield f"{host or '*'}:{port}", _tried(host, port)
-
-
-def _tried(host: str, port: int) -> str:
-    try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, number, _, address in found:
-            with contextlib.closing(socket.socket(family, kind, number)) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                probe.bind(address)
-                probe.listen(1)
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
+def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
+    """Try to listen on each address; yield address and error, if any."""
+    plain = replace(gateway, ssl_key_file="", ssl_cert_file="")  # another check reads these
+    with contextlib.ExitStack() as listening:
+        for host in hosts(gateway):
+            if host.endswith(".sock"):
+                folder = Path(host).expanduser().absolute().parent
+                can = os.access(folder, os.W_OK)
+                yield host, "" if can else f"cannot listen on {host}: {folder} cannot be written"
+                continue
+            where, fault = f"{host or '*'}:{gateway.port}", ""
+            try:
+                (sock,) = listen(replace(plain, host=host))
+                listening.callback(sock.close)
+            except ConfigError as error:
+                fault = str(error)
+            yield where, fault
 
 
 def directory(configured: str) -> tuple[Path, int | None, bool]:
     """Return where sockets will be, its mode if it is there, and whether it can be written."""
     path = Path(configured).expanduser().absolute() if configured else parent()
     mode = path.stat().st_mode if is_dir(path) else None
-    there = path
+    return path, mode, may_hold_files(path)
+
+
+def may_hold_files(folder: Path) -> bool:
+    """Return whether files can be made in a folder, which is made if it is not there."""
+    there = folder
     while not os.path.exists(there) and there != there.parent:  # noqa: PTH110 - as `is_dir`
-        there = there.parent  # it would be made
-    return path, mode, is_dir(there) and os.access(there, os.W_OK | os.X_OK)
+        there = there.parent
+    return is_dir(there) and os.access(there, os.W_OK | os.X_OK)
+
+
+def may_append(file: Path) -> bool:
+    """Return whether a file can be written; its folder is not made."""
+    if os.path.lexists(file):
+        return not is_dir(file) and os.access(file, os.W_OK)
+    return is_dir(file.parent) and os.access(file.parent, os.W_OK | os.X_OK)

@@ -10,7 +10,7 @@ from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.host.child import ChildOutcome
 
 FILES, SHM, MEMORY, MLOCK, GROUP = "files", "shm", "memory", "mlock", "cgroup"
-PORT, RUNTIME, ZMQ, OPENMP = "port", "runtime_dir", "zeromq", "openmp"
+PORT, RUNTIME, WRITTEN, ZMQ, OPENMP = "port", "runtime_dir", "written", "zeromq", "openmp"
 
 _GOOD_FILES, _FEW_FILES = 4096, 256
 _GOOD_SHM = 2**30
@@ -101,11 +101,19 @@ def check_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
 
 
 def check_port(where: str, fault: str) -> Finding:
-    """Judge an address that the gateway will listen on; `fault` is the system's error."""
+    """Judge an address that the gateway will listen on; `fault` says why it cannot."""
     if not fault:
         return ok(PORT, f"{where} is free")
-    remedy = "another process uses it, perhaps llamapool: stop that, or set --port or --host"
-    return fail(PORT, f"cannot listen on {where}: {fault}", remedy)
+    text, _, remedy = fault.partition("; ")
+    return fail(PORT, text, remedy or "set --port or --host, or stop what uses it")
+
+
+def check_written(option: str, path: str, *, is_writable: bool) -> Finding:
+    """Judge a file or a folder that the pool will write."""
+    if is_writable:
+        return ok(WRITTEN, f"{option} {path} can be written")
+    text = f"{option} {path} cannot be written"
+    return fail(WRITTEN, text, "make its folder, owned by this user, or name another")
 
 
 def check_runtime(path: str, mode: int | None, *, is_writable: bool) -> Finding:

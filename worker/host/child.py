@@ -5,10 +5,9 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, BinaryIO
 
 _KEPT_CHARS = 2000
 """Characters of standard error that are kept, the last ones."""
@@ -32,14 +31,18 @@ class ChildOutcome:
         return lines[-1] if lines else ""
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOutcome:
+def run(
+    argv: Sequence[str], env: Mapping[str, str], limit_s: float, stdin: bytes = b""
+) -> ChildOutcome:
     """Run a command, or kill it with all its children after the limit; never raises."""
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with _file() as given, _file() as out, _file() as err:
+        given.write(stdin)
+        given.seek(0)
         try:
             process = subprocess.Popen(
                 argv,
                 env=dict(env),
-                stdin=subprocess.DEVNULL,
+                stdin=given,
                 stdout=out,  # files, not pipes: a grandchild could keep a pipe open
                 stderr=err,
                 start_new_session=True,
@@ -57,10 +60,15 @@ def run(argv: Sequence[str], env: Mapping[str, str], limit_s: float) -> ChildOut
         return ChildOutcome(code, _facts(_end_of(out, 2**20)), _end_of(err, _KEPT_CHARS))
 
 
-def _end_of(file: Any, n_bytes: int) -> str:
+def _file() -> BinaryIO:
+    """Make a file in memory: there may be no folder that can be written, and secrets stay here."""
+    return os.fdopen(os.memfd_create("llamapool"), "w+b", buffering=0)
+
+
+def _end_of(file: BinaryIO, n_bytes: int) -> str:
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - n_bytes))
-    return str(file.read().decode(errors="replace"))
+    return file.read().decode(errors="replace")
 
 
 def _facts(text: str) -> dict[str, Any]:

@@ -80,16 +80,16 @@ def settle(
 
     If models are loaded on demand, there are no workers yet.
     """
-    bind = _bound(config.gateway, runtime_dir)
+    gateway = placed_gateway(config, runtime_dir)
     if chooses_models(config):
-        return _choosing(config, bind, runtime_dir), ()
-    named = _named_workers(config, bind, host, fetch)
+        return _choosing(config, gateway, runtime_dir), ()
+    named = _named_workers(config, gateway.bind, host, fetch)
     sizes = {path: weigh(path) for worker in named for path in files(worker)}
     placements = place(host, named, sizes)
     _refuse_duplicates(named)
     resolved = replace(
         config,
-        gateway=_placed_gateway(config.gateway, bind, runtime_dir),
+        gateway=gateway,
         worker=tuple(map(_placed, named, placements)),
         runtime_dir=runtime_dir,
     )
@@ -138,7 +138,7 @@ def chooses_models(config: PoolConfig) -> bool:
 _OF_A_MODEL = ("name", "model", "alias", "model_url", "hf_repo", "hf_file", "mmproj")
 
 
-def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> PoolConfig:
+def _choosing(config: PoolConfig, gateway: GatewayConfig, runtime_dir: str) -> PoolConfig:
     """Resolve the gateway; the only worker table holds the defaults of every model."""
     if len(config.worker) > 1:
         raise ConfigError(
@@ -148,20 +148,21 @@ def _choosing(config: PoolConfig, bind: tuple[str, ...], runtime_dir: str) -> Po
     for worker in config.worker:
         for name in filter(lambda name: getattr(worker, name), _OF_A_MODEL):
             raise ConfigError(f"{name} does not go with models_dir or models_preset: choose one")
-    gateway = _placed_gateway(config.gateway, bind, runtime_dir, chooses=True)
     return replace(config, gateway=gateway, runtime_dir=runtime_dir)
 
 
-def _placed_gateway(
-    gateway: GatewayConfig, bind: tuple[str, ...], runtime_dir: str, *, chooses: bool = False
-) -> GatewayConfig:
-    """Return the gateway with its endpoints, and its sockets in the runtime directory."""
+def placed_gateway(config: PoolConfig, runtime_dir: str) -> GatewayConfig:
+    """Return the gateway with its endpoints, and its sockets in the runtime directory.
+
+    Raises `ConfigError` for an endpoint that cannot be had.
+    """
+    gateway = config.gateway
     return replace(
         gateway,
-        bind=bind,
+        bind=_bound(gateway, runtime_dir),
         control=f"{runtime_dir}/{CONTROL_SOCKET}",
         siblings=f"{runtime_dir}/{_SIBLINGS_NAME}",
-        models_on_demand=chooses,
+        models_on_demand=chooses_models(config),
         admin_socket=gateway.admin_socket or f"{runtime_dir}/{ADMIN_SOCKET}",
     )
 

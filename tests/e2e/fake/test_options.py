@@ -64,7 +64,7 @@ def test_a_unit_file_with_everything_in_it_starts_with_one_warning(
         (["--sleep-idle-seconds", "0"], 78, "--sleep-idle-seconds must be more than 0, or -1"),
         (["--log-file", "no/such/dir/log"], 78, "cannot write log file"),
         (["--api-prefix", "llama"], 78, "--api-prefix llama: must be a path"),
-        (["--api-key-file", "no/keys"], 78, 'cause="cannot read key file'),
+        (["--api-key-file", "no/keys"], 78, 'cause="cannot read api_key_file'),
         (["--nonsense"], 2, "No such option"),
     ],
 )

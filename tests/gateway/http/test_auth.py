@@ -44,7 +44,7 @@ async def test_a_file_that_vanishes_keeps_its_last_keys(
 
 
 def test_a_missing_file_refuses_to_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot read key file"):
+    with pytest.raises(ConfigError, match="cannot read api_key_file"):
         open_ring([], [str(tmp_path / "nope")])
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="it is no UTF-8 text"):

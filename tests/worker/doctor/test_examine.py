@@ -1,5 +1,6 @@
 """Checks that fail or hang, and children that do."""
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.config.config import PoolConfig, WorkerConfig
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from worker.doctor import probe
 from worker.doctor.case import DoctorOptions, opened
 from worker.doctor.examine import examine, guarded
@@ -99,6 +100,40 @@ def test_a_configuration_that_cannot_work_is_examined_as_far_as_it_goes(tmp_path
     ]
 
 
+def test_what_the_gateway_refuses_at_its_start_is_told_all_at_once(tmp_path: Path) -> None:
+    gateway = GatewayConfig(
+        host="0.0.0.0",
+        require_key=True,
+        ssl_key_file="key.pem",
+        ui_config="[]",
+        static_path="/nonexistent",
+        media_path="/nonexistent",
+        media_url_allow=("::x",),
+        trusted_proxies=("x",),
+        api_prefix="x",
+        health_route="x",
+    )
+    faulty = "/nonexistent.gguf"
+    for worker in (WorkerConfig(backend="fake"), WorkerConfig(model=faulty)):
+        pool = PoolConfig(gateway=gateway, worker=(worker,))
+        found = examine(opened(pool, "", tmp_path, DoctorOptions(loads=False)))
+        texts = [finding.text for finding in found if finding.name == "gateway"]
+        assert len(texts) == 9
+        named = ("require_key", "ssl_key_file", "--ui-config", "--path", "--media-path")
+        for option in (*named, "--media-url-allow", "trusted_proxies", "--api-prefix"):
+            assert any(option in text for text in texts), option
+        assert any(text.startswith("health_route x:") for text in texts)
+
+
+def test_keys_of_options_reach_the_gateway_that_is_asked(tmp_path: Path) -> None:
+    gateway = GatewayConfig(host="0.0.0.0", require_key=True, api_key=("k",))
+    pool = PoolConfig(gateway=gateway, worker=(WorkerConfig(backend="fake"),))
+    case = opened(pool, "", tmp_path, DoctorOptions(loads=False))
+    (found,) = [finding for finding in examine(case) if finding.name == "gateway"]
+    assert found.level is Level.OK
+    assert "k" not in json.loads((tmp_path / "pool.json").read_text())["gateway"]["api_key"]
+
+
 def test_a_model_that_is_still_to_be_fetched_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,12 +174,24 @@ def test_an_address_in_use_is_found() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        ((where, fault),) = probe.addresses("127.0.0.1", port)
-        assert (where, fault) == (f"127.0.0.1:{port}", "Address already in use")
-    ((_, fault),) = probe.addresses("127.0.0.1", 0)
-    assert fault == ""
-    ((_, fault),) = probe.addresses("/nonexistent/x.sock", 0)
+        ((where, fault),) = probe.addresses(GatewayConfig(port=port))
+        assert where == f"127.0.0.1:{port}"
+        assert "Address already in use; choose another" in fault
+    first, again = probe.addresses(GatewayConfig(host="localhost,localhost", port=port))
+    assert first[1] == ""
+    assert "Address already in use" in again[1]
+    ((_, fault),) = probe.addresses(GatewayConfig(host="/nonexistent/x.sock"))
     assert "cannot be written" in fault
+
+
+def test_a_file_that_will_be_written_is_judged_without_making_it(tmp_path: Path) -> None:
+    assert probe.may_append(tmp_path / "log")
+    assert not probe.may_append(tmp_path / "none" / "log")
+    assert not probe.may_append(tmp_path)
+    assert probe.may_hold_files(tmp_path / "none" / "usage")
+    (tmp_path / "file").touch()
+    assert not probe.may_hold_files(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_directory_that_will_be_made_is_judged_by_its_parent(tmp_path: Path) -> None:

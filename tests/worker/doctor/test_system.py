@@ -70,8 +70,11 @@ def test_threads_beyond_a_quota_are_a_warning() -> None:
 
 def test_a_port_in_use_is_a_failure() -> None:
     assert system.check_port("127.0.0.1:1", "").level is Level.OK
-    found = system.check_port("127.0.0.1:1", "Address already in use")
-    assert (found.level, "--port" in found.remedy) == (Level.FAIL, True)
+    found = system.check_port("127.0.0.1:1", "cannot listen; choose another with --port")
+    assert (found.level, found.text, "--port" in found.remedy) == (
+        *(Level.FAIL, "cannot listen"),
+        True,
+    )
 
 
 @pytest.mark.parametrize(
