@@ -14,7 +14,7 @@ from pathlib import Path
 
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
-from protocol.filenames import is_file
+from protocol.filenames import expanded, is_file
 from protocol.process import inherited
 
 BACKLOG = 2048
@@ -92,7 +92,7 @@ def listen(config: GatewayConfig) -> list[socket.socket]:
     try:
         for host in hosts(config):
             if host.endswith(_UNIX_SUFFIX):
-                bound.append(_listen_unix(Path(host).expanduser()))
+                bound.append(_listen_unix(expanded(host)))
                 continue
             bound.append(_listen_tcp(host, port, reuse_port=config.reuse_port))
             port = bound[-1].getsockname()[1]  # all addresses get the port that the system chose
@@ -200,7 +200,7 @@ def close_unix(config: GatewayConfig) -> None:
     for host in hosts(config):
         if host.endswith(_UNIX_SUFFIX):
             with suppress(OSError):
-                Path(host).expanduser().unlink()
+                expanded(host).unlink()
 
 
 def _tune(sock: socket.socket) -> None:

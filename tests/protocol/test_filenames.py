@@ -1,8 +1,10 @@
 """Names of files that clients choose: llama.cpp's rules, one by one."""
 
+from pathlib import Path
+
 import pytest
 
-from protocol.filenames import is_valid_filename
+from protocol.filenames import expanded, is_valid_filename
 
 
 @pytest.mark.parametrize(
@@ -22,3 +24,12 @@ def test_plain_names_are_taken(name: str) -> None:
 )
 def test_names_that_leave_the_folder_or_differ_between_systems_are_not(name: str) -> None:
     assert not is_valid_filename(name)
+
+
+def test_a_home_that_nobody_knows_leaves_the_name_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert expanded("~/m.gguf") == Path("/home/me/m.gguf")
+    assert expanded("~no-such-user/m.gguf") == Path("~no-such-user/m.gguf")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)
+    assert expanded("~/m.gguf") == Path("~/m.gguf")

@@ -42,8 +42,8 @@ class DoctorCase:
     placements: tuple[str, ...]
     host: Host
     environ: Mapping[str, str]
-    folder: Path
-    """Folder for the configuration of a child."""
+    folder: Path | None
+    """Folder for the configuration of a child; None if none can be made."""
     asked: DoctorOptions
 
     @property
@@ -53,7 +53,7 @@ class DoctorCase:
 
     def environment(self, worker: WorkerConfig | None = None) -> Mapping[str, str]:
         """Return what the process of a worker would have as its environment."""
-        (launched,) = launch.workers([worker or WorkerConfig()], self.folder, self.environ)
+        (launched,) = launch.workers([worker or WorkerConfig()], Path(), self.environ)
         return launched.env
 
     def ask(
@@ -103,15 +103,17 @@ def _at_hand(worker: WorkerConfig) -> WorkerConfig:
         return located(worker)
 
 
-def write(case: DoctorCase) -> Path:
-    """Write the configuration to a file for a child."""
+def write(case: DoctorCase) -> Path | None:
+    """Write the configuration to a file for a child; None if there is no folder for it."""
+    if case.folder is None:
+        return None
     path = case.folder / "pool.json"
     path.touch(mode=0o600)
     path.write_text(configs.dump(case.pool))
     return path
 
 
-def opened(pool: PoolConfig, fault: str, folder: Path, asked: DoctorOptions) -> DoctorCase:
+def opened(pool: PoolConfig, fault: str, folder: Path | None, asked: DoctorOptions) -> DoctorCase:
     """Make the case of a configuration; `fault` is its error, if it could not be read."""
     host = read_host()
     pool, placements, problem = resolved(pool, host)

@@ -1,11 +1,12 @@
 """`llamapool doctor`: the command line and the report."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from worker.settings.arguments import (
     with_options,
 )
 from worker.settings.pool_config import read_pool_config
+from worker.supervisor.runtime_directory import parent
 
 _LAYERS = "worker.n_gpu_layers"
 _MARKS = {Level.OK: "ok  ", Level.WARN: "WARN", Level.FAIL: "FAIL"}
@@ -54,16 +56,26 @@ def doctor(
     """
     overrides, pool, fault = _read(config, values)
     loads = config is None if load is None else load
-    with tempfile.TemporaryDirectory() as folder:
+    with _folder() as folder:
         asked = DoctorOptions(
             loads=loads, limit_s=max(1.0, load_timeout), is_gpu_wanted=_wants_gpu(pool, overrides)
         )
-        case = opened(pool, fault, Path(folder), asked)
+        case = opened(pool, fault, folder, asked)
         findings = _report(case, as_json)
     sys.stdout.flush()
     sys.stderr.flush()
     # The thread of a hanging check must not keep the process alive.
     os._exit(exit_code(findings))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path | None]:
+    """Make a folder where `serve` makes its own; None if that is not possible."""
+    with contextlib.ExitStack() as stack:
+        folder = None
+        with contextlib.suppress(OSError):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=parent())))
+        yield folder
 
 
 def _read(config: Path | None, values: dict[str, Any]) -> tuple[ExplicitSettings, PoolConfig, str]:

@@ -31,6 +31,8 @@ Ask = Callable[[], ChildOutcome]
 _LIMIT_S = 60.0
 """Longest time of a check that does not load a model; its children have shorter limits."""
 
+_NOWHERE = ("cannot be checked: no folder for a configuration can be made", "see runtime_dir")
+
 
 def examine(case: DoctorCase) -> Iterator[Finding]:
     """Yield the findings of all checks, one by one; those of the host alone if the configuration
@@ -149,10 +151,11 @@ class _HostChecks:
             yield from keys.dialled_links(worker)
 
     def gateway(self) -> Iterator[Finding]:
-        keys = configs.dump_keys(self._case.pool.gateway)
-        yield from gateway.check_gateway(
-            self._case.ask("gateway.checks", str(write(self._case)), stdin=keys)
-        )
+        path, keys = write(self._case), configs.dump_keys(self._case.pool.gateway)
+        if path is None:
+            yield warn(gateway.GATEWAY, *_NOWHERE)
+            return
+        yield from gateway.check_gateway(self._case.ask("gateway.checks", str(path), stdin=keys))
 
     def files(self) -> Iterator[Finding]:
         yield system.check_files(*probe.limit(resource.RLIMIT_NOFILE))
@@ -256,6 +259,9 @@ class _ModelChecks:
             yield ok(gpu.LOAD, text)
             return
         path = write(self._case)
+        if path is None:
+            yield warn(gpu.LOAD, *_NOWHERE)
+            return
         done = set()
         for worker in self._readable():
             same = (worker.model, worker.n_gpu_layers, worker.devices)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
-from protocol.filenames import is_dir
+from protocol.filenames import expanded, is_dir
 from protocol.process.listening import hosts, listen
 from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
@@ -78,7 +78,7 @@ def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
     with contextlib.ExitStack() as listening:
         for host in hosts(gateway):
             if host.endswith(".sock"):
-                folder = Path(host).expanduser().absolute().parent
+                folder = expanded(host).absolute().parent
                 can = os.access(folder, os.W_OK)
                 yield host, "" if can else f"cannot listen on {host}: {folder} cannot be written"
                 continue
@@ -93,7 +93,7 @@ def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
 
 def directory(configured: str) -> tuple[Path, int | None, bool]:
     """Return where sockets will be, its mode if it is there, and whether it can be written."""
-    path = Path(configured).expanduser().absolute() if configured else parent()
+    path = expanded(configured).absolute() if configured else parent()
     mode = path.stat().st_mode if is_dir(path) else None
     return path, mode, may_hold_files(path)
 

@@ -11,7 +11,8 @@ from collections.abc import Generator, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from protocol.filenames import is_dir, is_file
+from protocol.errors import ConfigError
+from protocol.filenames import expanded, is_dir, is_file
 from worker.files.model_file import part_name
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
@@ -39,10 +40,14 @@ _REF_BYTES = 64
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the cache."""
-    found = ((environ[name], behind) for name, behind in _PLACES if environ.get(name))
-    base, behind = next(found, (str(Path.home()), ".cache/huggingface/hub"))
-    return Path(base) / behind
+    """Return the folder of the cache; raises `ConfigError` for a user without a home folder."""
+    for name, behind in _PLACES:
+        if environ.get(name):
+            return Path(environ[name], behind)
+    home = expanded("~")
+    if not home.is_absolute():
+        raise ConfigError("this user has no home folder: set HF_HOME or LLAMA_CACHE")
+    return home / _PLACES[-1][1]
 
 
 def snapshot(repo: str, environ: Mapping[str, str]) -> Path | None:
@@ -84,8 +89,11 @@ def paths_in(folder: Path) -> Generator[Path, None, None]:
 
 
 def repositories(environ: Mapping[str, str]) -> list[str]:
-    """List the repositories in the cache as `USER/NAME`."""
-    folders = islice(cache_folder(environ).glob("models--*"), _MAX_REPOSITORIES)
+    """List the repositories in the cache as `USER/NAME`; none if there is no folder for it."""
+    try:
+        folders = islice(cache_folder(environ).glob("models--*"), _MAX_REPOSITORIES)
+    except ConfigError:
+        return []
     names = sorted(folder.name for folder in folders)
     return [name.removeprefix("models--").replace("--", "/") for name in names]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.errors import ConfigError
-from protocol.filenames import is_file
+from protocol.filenames import expanded, is_file
 from worker.files.hub import Repository
 
 logger = logging.getLogger("supervisor")
@@ -101,7 +101,7 @@ def _projector_at(worker: WorkerConfig) -> _Download:
 def _place(flag: str, url: str, file: str) -> _Download:
     parts = urllib.parse.urlsplit(url)
     name = Path(urllib.parse.unquote(parts.path)).name
-    path = Path(file).expanduser() if file else Path(_FOLDER) / name
+    path = expanded(file) if file else Path(_FOLDER) / name
     if not is_file(path) and (parts.scheme not in ("http", "https") or not name):
         raise ConfigError(f"{flag} {url}: must be the http(s) address of a file")
     return _Download(flag, url, path)

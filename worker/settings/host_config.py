@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.filenames import is_file
+from protocol.filenames import expanded, is_file
 from protocol.named_file import read_named_text
 from worker.settings import ini
 from worker.settings.preset import value_of
@@ -22,7 +22,7 @@ _SYSTEM = Path("/etc/llama.cpp/config.ini")
 
 def host_files(environ: Mapping[str, str]) -> list[Path]:
     """List the existing files; a later one takes precedence over an earlier one."""
-    home = environ.get("HOME", "") or str(Path.home())
+    home = environ.get("HOME", "") or expanded("~")
     base = environ.get("XDG_CONFIG_HOME", "") or f"{home}/.config"
     return [path for path in (_SYSTEM, Path(base, "llama.cpp", "config.ini")) if is_file(path)]
 

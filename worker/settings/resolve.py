@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
-from protocol.filenames import is_dir, readable
+from protocol.filenames import expanded, is_dir, readable
 from worker.files.context_size import LONGEST
 from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
@@ -195,7 +195,7 @@ def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
     """Resolve the relative paths of a configuration against a folder."""
 
     def anchor(path: str) -> str:
-        return str(folder / Path(path).expanduser()) if path else ""
+        return str(folder / expanded(path)) if path else ""
 
     def anchor_all(part: _Part, names: tuple[str, ...]) -> _Part:
         paths = {name: getattr(part, name) for name in names}
@@ -238,7 +238,7 @@ def local_endpoint(runtime_dir: str) -> str:
 
 def find_model(model: str, kind: str = "model", flag: str = "-m") -> str:
     """Return the absolute path of a readable GGUF file; empty is the embedded default model."""
-    path = Path(model).expanduser().absolute() if model else _default_model()
+    path = expanded(model).absolute() if model else _default_model()
     if is_dir(path):
         raise ConfigError(f"{kind} {path} is a directory: name the .gguf file in it")
     try:

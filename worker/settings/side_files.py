@@ -1,11 +1,10 @@
 """Files and folders beside the model, found and checked before anything starts."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from protocol.filenames import is_dir, is_file
+from protocol.filenames import expanded, is_dir, is_file
 from protocol.scaled_file import join_scale, split_scale
 from protocol.system_prompt import load_system_prompt
 
@@ -29,13 +28,13 @@ def with_side_files(worker: WorkerConfig) -> WorkerConfig:
 
 def _absolute(text: str) -> str:
     """Anchor a path here: a worker runs in a folder of its own."""
-    return str(Path(text).expanduser().absolute()) if text else ""
+    return str(expanded(text).absolute()) if text else ""
 
 
 def _folder(text: str) -> str:
     if not text:
         return ""
-    path = Path(text).expanduser().absolute()
+    path = expanded(text).absolute()
     if not is_dir(path):
         raise ConfigError(f"slot_save_path {path} is not a directory: create it, or name another")
     return str(path)
@@ -45,7 +44,7 @@ def _scaled(texts: tuple[str, ...], key: str) -> tuple[str, ...]:
     found = []
     for text in texts:
         file = split_scale(text)
-        path = Path(file.path).expanduser().absolute()
+        path = expanded(file.path).absolute()
         if not is_file(path):
             raise ConfigError(f"{key} {path} does not exist, or is closed to this user")
         found.append(join_scale(file._replace(path=str(path))))
@@ -55,7 +54,7 @@ def _scaled(texts: tuple[str, ...], key: str) -> tuple[str, ...]:
 def _system_prompt(text: str) -> str:
     if not text:
         return ""
-    path = Path(text).expanduser().absolute()
+    path = expanded(text).absolute()
     load_system_prompt(path)
     return str(path)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from protocol.errors import ConfigError
+from protocol.filenames import expanded
 
 PREFIX = "llamapool-"
 _LOCK = "lock"
@@ -115,7 +116,7 @@ def _remove_if_dead(path: Path) -> None:
 
 @contextlib.contextmanager
 def _configured(configured: str) -> Iterator[Path]:
-    path = Path(configured).expanduser().absolute()
+    path = expanded(configured).absolute()
     existed = path.is_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o022:

@@ -134,6 +134,14 @@ def test_keys_of_options_reach_the_gateway_that_is_asked(tmp_path: Path) -> None
     assert "k" not in json.loads((tmp_path / "pool.json").read_text())["gateway"]["api_key"]
 
 
+def test_without_a_folder_for_a_configuration_the_rest_is_examined(tmp_path: Path) -> None:
+    pool = PoolConfig(worker=(WorkerConfig(backend="fake"),))
+    found = {one.name: one for one in examine(opened(pool, "", None, DoctorOptions()))}
+    assert [found[name].level for name in ("gateway", "load")] == [Level.WARN, Level.WARN]
+    assert "no folder" in found["gateway"].text
+    assert found["config"].level is Level.OK
+
+
 def test_a_model_that_is_still_to_be_fetched_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

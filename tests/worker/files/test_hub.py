@@ -204,6 +204,14 @@ def test_the_cache_lies_where_llama_cpp_looks_for_it() -> None:
     assert cache_folder({"LLAMA_CACHE": "/c", "HF_HUB_CACHE": "/h"}) == Path("/c")
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 7)  # no such user
+    with pytest.raises(ConfigError, match="no home folder: set HF_HOME"):
+        cache_folder({})
+    assert cached_models({}) == []
+
+
 def test_a_file_is_picked_by_quantization() -> None:
     names = ["a-Q8_0.gguf", "a-Q4_K_M.gguf", "mmproj-Q4_K_M.gguf", "x.txt"]
     assert pick_file(names, "") == "a-Q4_K_M.gguf"
