@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import click
@@ -31,15 +32,32 @@ def bench(url: str, **values: Any) -> None:
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     target, shape, load = target_of(url, values), shape_of(values), load_of(values)
-    slo = slo_of(values)
+    slo, file = slo_of(values), values["file"]
+    if file is not None:
+        _check_writable(file)
     run = run_in_loop(target, shape, load)
     click.echo(text(run, slo))
-    if values["file"]:
+    if file is not None:
         settings = {name: _plain(value) for name, value in values.items() if name != "api_key"}
         found = document(run, slo, {"url": url} | settings, with_requests=values["details"])
-        values["file"].write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
+        _write(file, orjson.dumps(found, option=orjson.OPT_INDENT_2))
     if not any(transcript.ok for transcript in run.transcripts):
         raise SystemExit(1)
+
+
+def _check_writable(file: Path) -> None:
+    """Open the file before the run; what is in it stays until the figures are there."""
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise click.UsageError(f"--json {file}: {error.strerror}") from error
+
+
+def _write(file: Path, data: bytes) -> None:
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise click.ClickException(f"--json {file}: {error.strerror}") from error
 
 
 def run_in_loop(target: BenchTarget, shape: LoadShape, load: BenchLoad) -> BenchRun:

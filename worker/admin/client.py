@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import struct
@@ -108,11 +109,7 @@ class AdminClient:
         address = self._address
         if not address.url:
             return _UnixConnection(address.path, self._timeout_s), ""
-        parts = urllib.parse.urlsplit(address.url)
-        try:
-            host, port = parts.hostname or "", parts.port
-        except ValueError as error:
-            raise NoPoolError(f"--url {address.url}: {error}") from error
+        parts, host, port = _parts(address.url)
         prefix = parts.path.rstrip("/")
         if parts.scheme == "https":
             context = ssl.create_default_context()
@@ -120,9 +117,23 @@ class AdminClient:
                 host, port, timeout=self._timeout_s, context=context
             )
             return https, prefix
-        if parts.scheme != "http" or not host:
-            raise NoPoolError(f"--url {address.url}: must be http://HOST:PORT or https://HOST")
         return http.client.HTTPConnection(host, port, timeout=self._timeout_s), prefix
+
+
+def _parts(url: str) -> tuple[urllib.parse.SplitResult, str, int | None]:
+    """Return the parts of a URL, its host as the name service takes it, and its port."""
+    form = "must be http://HOST:PORT or https://HOST"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+    except UnicodeError as error:
+        raise NoPoolError(f"--url {url}: {form}: no host has such a name") from error
+    except ValueError as error:
+        raise NoPoolError(f"--url {url}: {error}") from error
+    is_plain = re.fullmatch(r"[\x21-\x7e]*", host + parts.path)
+    if parts.scheme not in ("http", "https") or not host or not is_plain:
+        raise NoPoolError(f"--url {url}: {form}")
+    return parts, host, port
 
 
 def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:

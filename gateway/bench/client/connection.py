@@ -1,6 +1,7 @@
 """HTTP/1.1 client of the load generator: h11 over asyncio's streams, with reused connections."""
 
 import asyncio
+import re
 import socket
 import ssl
 import struct
@@ -44,11 +45,17 @@ class Address:
 def address_of(url: str) -> Address:
     """Read a base URL, with or without `/v1`; raises `ValueError`."""
     parts = urlsplit(url if "://" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"'{url}' is not the URL of a server: use http://HOST:PORT")
+    wrong = f"'{url}' is not the URL of a server: use http://HOST:PORT"
+    try:
+        host = (parts.hostname or "").encode("idna").decode()
+    except UnicodeError as error:
+        raise ValueError(f"{wrong}; no host has such a name") from error
+    is_plain = re.fullmatch(r"[\x21-\x7e]*", host + parts.path)
+    if parts.scheme not in ("http", "https") or not host or not is_plain:
+        raise ValueError(wrong)
     is_tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
-    return Address(parts.hostname, parts.port or (443 if is_tls else 80), is_tls, prefix)
+    return Address(host, parts.port or (443 if is_tls else 80), is_tls, prefix)
 
 
 class BenchConnection:

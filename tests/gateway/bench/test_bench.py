@@ -188,6 +188,7 @@ async def test_reports_hold_the_load_the_background_and_the_client(gateway: Runn
         ("a:1/v1/", ("a", 1, False, "")),
         ("https://a/x/v1", ("a", 443, True, "/x")),
         ("http://[::1]:80", ("::1", 80, False, "")),
+        ("é.test:1", ("xn--9ca.test", 1, False, "")),
     ],
 )
 def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
@@ -199,6 +200,10 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
     ("arguments", "words"),
     [
         (["ftp://a"], "not the URL of a server"),
+        (["http://a..b:1"], "no host has such a name"),
+        (["http://a b:1"], "not the URL of a server"),
+        (["http://a:1/é"], "not the URL of a server"),
+        (["a:1", "--json", "/nonexistent/x.json"], "--json /nonexistent/x.json: No such file"),
         (["a:1", "--prompt-tokens", "x"], "is no length"),
         (["a:1", "--rate", "3", "--concurrency", "2"], "use one of them"),
         (["a:1", "--field", "a"], "has no value"),
@@ -217,3 +222,10 @@ def test_a_run_without_an_answer_exits_with_1() -> None:
     result = CliRunner().invoke(bench, ["127.0.0.1:9", "--requests", "1"])
     assert result.exit_code == 1
     assert "1 connect" in result.output
+
+
+def test_figures_that_cannot_be_written_are_an_error_after_the_report() -> None:
+    result = CliRunner().invoke(bench, ["127.0.0.1:9", "--requests", "1", "--json", "/dev/full"])
+    assert result.exit_code == 1
+    assert "1 connect" in result.output
+    assert "--json /dev/full: No space left on device" in result.output

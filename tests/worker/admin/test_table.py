@@ -143,6 +143,10 @@ def test_a_directory_of_the_environment_without_a_pool_is_not_the_only_one_that_
         ("ftp://h", "must be http://HOST:PORT"),
         ("h:80", "must be http://HOST:PORT"),
         ("http://h:x", "--url"),
+        ("http://a..b:1", "--url http://a..b:1: .*: no host has such a name"),
+        ("http://[::1", "--url"),
+        ("http://a b:1", "must be http://HOST:PORT"),
+        ("http://h:1/é", "must be http://HOST:PORT"),
     ],
 )
 def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
