@@ -1,11 +1,11 @@
 """`python -m gateway`."""
 
-from protocol.process.imports import importing
+from protocol.process.imports import importing_command
 
 
 def main() -> None:
     """Import the gateway and run it."""
-    with importing():
+    with importing_command():
         from gateway.cli import gateway
     gateway()
 

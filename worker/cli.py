@@ -58,6 +58,7 @@ from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.reader import ConfigReader
 from worker.supervisor.rollout.rollouts import Rollouts
 from worker.supervisor.runtime_directory import runtime_directory
+from worker.supervisor.signal_queue import starting
 from worker.supervisor.start_notice import StartNotice, places
 from worker.supervisor.supervisor import Supervisor, SupervisorSettings
 from worker.supervisor.terminal import Console
@@ -166,22 +167,26 @@ def serve(config: Path | None, **values: Any) -> None:
     console = Console(sys.stderr.fileno(), is_terminal=sys.stderr.isatty())
     gc.freeze()  # no collection walks what was imported, nor does the end of the process: 25 ms
     try:
-        descriptors()
-        overrides = given(values, _SETTABLE)
-        pool = read_pool_config(config, overrides)
-        pool = _with_log_settings(pool, overrides, console)
-        logs.configure("supervisor", pool.log, stream=console)
-        log_warnings(overrides)
-        pool = with_remote_preset(pool)
-        host = read_host()
-        with runtime_directory(pool.runtime_dir) as folder:
-            pool = _on_this_host(pool, folder, host)
-            with closing(open_listeners(pool.gateway)) as listeners:
-                start = Start(folder, console, host, listeners, config)
-                code = _supervise(pool, overrides, start)
+        with starting(is_terminal=console.is_terminal):
+            code = _serve(config, given(values, _SETTABLE), console)
     except ConfigError as error:
         raise ConfigRefused(str(error)) from None
     raise SystemExit(code)
+
+
+def _serve(path: Path | None, overrides: ExplicitSettings, console: Console) -> int:
+    """Run the pool of a configuration file and of options; raises `ConfigError`."""
+    descriptors()
+    pool = read_pool_config(path, overrides)
+    pool = _with_log_settings(pool, overrides, console)
+    logs.configure("supervisor", pool.log, stream=console)
+    log_warnings(overrides)
+    pool = with_remote_preset(pool)
+    host = read_host()
+    with runtime_directory(pool.runtime_dir) as folder:
+        pool = _on_this_host(pool, folder, host)
+        with closing(open_listeners(pool.gateway)) as listeners:
+            return _supervise(pool, overrides, Start(folder, console, host, listeners, path))
 
 
 serve.params += information_options()

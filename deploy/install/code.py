@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 _COMMAND = """#!{folder}/bin/python3 -P
 import sys
 
-from worker.cli import main
+from worker.entry import main
 
 sys.exit(main())
 """

@@ -121,7 +121,7 @@ def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
     ("change", "line"),
     [
         (("fake_step_ms", "fake_stepms"), "configuration not reloaded cause=.*fake_stepms"),
-        (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced .*key file"),
+        (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced .*api_key_file"),
         (("port = 0", 'port = 0\nssl_key_file = "x"'), "gateway not replaced .*ssl_key_file"),
     ],
 )
