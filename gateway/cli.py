@@ -17,6 +17,7 @@ from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.endpoint import bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
+from protocol.filenames import absolute
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
 from protocol.process.notify import Notifier, tell_why
@@ -87,7 +88,7 @@ def load_pool(path: Path | None) -> PoolConfig:
     """Read the configuration file; the environment takes precedence over it."""
     pool = configs.load(path) if path is not None else PoolConfig()
     if path is not None:
-        pool = replace(pool, gateway=_with_absolute_paths(pool.gateway, path.absolute().parent))
+        pool = replace(pool, gateway=_with_absolute_paths(pool.gateway, absolute(path).parent))
     if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
         pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
     return pool

@@ -40,6 +40,19 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises RuntimeError
 
 
+def absolute(path: Path) -> Path:
+    """Return a path that starts at the root."""
+    return working_directory() / path
+
+
+def working_directory() -> Path:
+    """Return the folder in which the command was started; it may have been removed since."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD", "/"))
+
+
 def readable(path: str) -> str:
     """Return a path as text that JSON can contain; what is no UTF-8 is replaced."""
     return os.fsencode(path).decode(errors="replace")

@@ -5,6 +5,7 @@ supervisor must start at once, and work where llama_cpp is missing or broken.
 """
 
 import ast
+import errno
 import gc
 import importlib.util
 import itertools
@@ -23,7 +24,8 @@ import click
 from protocol.config import config as configs
 from protocol.config.config import LogConfig, PoolConfig
 from protocol.config.options import table as options
-from protocol.errors import ConfigError
+from protocol.errors import EXIT_ERROR, ConfigError
+from protocol.filenames import absolute
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
 from protocol.process.listening import Listeners, open_listeners
@@ -70,6 +72,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("supervisor")
 
 _GROUP = "llamapool.commands"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a full disk."""
 
 
 class LazyGroup(click.Group):
@@ -78,12 +82,19 @@ class LazyGroup(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, with the null device in place of standard streams that are closed.
 
-        Otherwise a socket would get the number of one, and what is printed there.
+        Otherwise a socket would get the number of one, and what is printed there. Output that a
+        full disk does not take is an error of one line.
         """
         for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
             if getattr(sys, name) is None:
                 setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 - until the end
-        return super().main(*args, **extra)
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if error.errno not in _FULL or error.filename is not None:
+                raise
+            click.echo(f"llamapool: cannot write: {error.strerror}", err=True)
+            raise SystemExit(EXIT_ERROR) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands of this file and of every installed entry point."""
@@ -318,7 +329,7 @@ def _orders(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> Orde
         return Orders(control, on_demand)
     reread = partial(_reread_pool, overrides, start.console)
     reader = ConfigReader(reread, str(start.folder), start.host)
-    first = ConfigSource(path=start.config.absolute() if start.config else None)
+    first = ConfigSource(path=absolute(start.config) if start.config else None)
     fleet = Fleet(start.folder, os.environ, start.host, Questions(control))
     tables = reader.tables(first)
     fleet.workers = {

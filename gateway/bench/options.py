@@ -1,5 +1,6 @@
 """The options of `llamapool bench`, and the objects made from them."""
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,9 +41,28 @@ class LengthType(click.ParamType):  # type: ignore[type-arg]  # generic since cl
             self.fail(str(error), param, ctx)
 
 
+class NumberRange(click.FloatRange):
+    """A range of numbers, without NaN."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a number."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+def _key(_ctx: click.Context, _param: click.Parameter, key: str) -> str:
+    if not key.isprintable():
+        raise click.BadParameter("has characters that cannot be printed")
+    return key
+
+
 _PROMPT, _REPLY = LengthType(SHAREGPT_PROMPT), LengthType(SHAREGPT_REPLY)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-_NATURAL, _POSITIVE, _NOT_NEGATIVE = click.IntRange(0), click.IntRange(1), click.FloatRange(0)
+_NATURAL, _POSITIVE, _NOT_NEGATIVE = click.IntRange(0), click.IntRange(1), NumberRange(0)
 
 _OPTIONS = (
     click.option(
@@ -53,7 +73,9 @@ _OPTIONS = (
         help="Endpoint to measure; native is llama-server's /completion.",
     ),
     click.option("--model", default="", help="Model name; empty: the first that the server lists."),
-    click.option("--api-key", default="", envvar="LLAMA_API_KEY", help="Bearer key."),
+    click.option(
+        "--api-key", default="", envvar="LLAMA_API_KEY", callback=_key, help="Bearer key."
+    ),
     click.option("--no-stream", is_flag=True, help="Ask for whole answers instead of streams."),
     click.option(
         "--prompt-tokens",

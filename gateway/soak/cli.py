@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from gateway.bench.options import NumberRange
 from gateway.soak.ledger import table
 from gateway.soak.pool import PoolFailed
 from gateway.soak.scene import ENGINES, PoolShape
@@ -18,7 +19,7 @@ from gateway.soak.soak import soak as run_soak
     "--minutes",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0.05, 10_000),
+    type=NumberRange(0.05, 10_000),
     help="How long the load lasts.",
 )
 @click.option(

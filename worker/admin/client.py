@@ -87,9 +87,15 @@ class AdminClient:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
-        if self._address.key:
-            headers["Authorization"] = f"Bearer {self._address.key}"
+        headers: dict[str, str | bytes] = {}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        if key := self._address.key:
+            if not key.isprintable():
+                raise AdminError(
+                    "--admin-key (LLAMA_API_KEY) has characters that cannot be printed"
+                )
+            headers["Authorization"] = b"Bearer " + os.fsencode(key)
         connection, prefix = self._connect()
         try:
             data = json.dumps(body).encode() if body is not None else None

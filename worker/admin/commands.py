@@ -14,6 +14,7 @@ import click
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
 from protocol.errors import EXIT_ERROR, ConfigError
+from protocol.filenames import absolute, working_directory
 from worker.admin.client import AdminClient, AdminError, NoPoolError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
 from worker.settings.arguments import (
@@ -170,7 +171,7 @@ def _order(values: Mapping[str, Any]) -> dict[str, Any]:
         raise click.UsageError("--golden-answer needs a --golden of the same place")
     config = values["config"]
     return {
-        "config": str(config.absolute()) if config else "",
+        "config": str(absolute(config)) if config else "",
         "options": _options(values),
         "golden": [
             {"prompt": prompt, "answer": answers[i] if i < len(answers) else None}
@@ -185,7 +186,7 @@ def _options(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the command line alone, paths made absolute."""
     overrides = given(values, ("worker", "sampling")).on_command_line
     try:
-        config = anchored(options.apply(PoolConfig(), overrides), Path.cwd())
+        config = anchored(options.apply(PoolConfig(), overrides), working_directory())
     except ConfigError as error:
         raise ConfigRefused(str(error)) from None
     parts = {"worker": config.worker[0], "sampling": config.worker[0].sampling}

@@ -45,7 +45,10 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
     help="Load the models and compute with them. [default: unless --config is given]",
 )
 @click.option(
-    "--load-timeout", default=300.0, help="Longest time of loading one model, in seconds."
+    "--load-timeout",
+    type=click.FloatRange(0, 86_400),
+    default=300.0,
+    help="Longest time of loading one model, in seconds.",
 )
 def doctor(
     config: Path | None, as_json: bool, load: bool | None, load_timeout: float, **values: Any

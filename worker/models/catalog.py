@@ -15,6 +15,7 @@ from typing import Any
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.errors import ConfigError
+from protocol.filenames import working_directory
 from protocol.named_file import read_named_text
 from protocol.process.control import CACHE_SOURCE, ModelInfo
 from worker.models.cached import cached_file, delete_cached, scan_cache
@@ -173,7 +174,7 @@ class Catalog:
         aliases = alias_names(worker.alias) | {*worker.aliases}
         worker = replace(worker, alias=name, aliases=tuple(sorted(aliases)))
         # As in llama-server, relative paths of a preset are relative to where the server runs.
-        (worker,) = anchored(PoolConfig(worker=(worker,)), Path.cwd()).worker
+        (worker,) = anchored(PoolConfig(worker=(worker,)), working_directory()).worker
         return worker
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
+from protocol.filenames import absolute, working_directory
 from worker.settings.arguments import ExplicitSettings
 from worker.settings.host_config import host_settings
 from worker.settings.resolve import anchored
@@ -20,18 +21,10 @@ def read_pool_config(path: Path | None, overrides: ExplicitSettings) -> PoolConf
     working directory. Raises `ConfigError`.
     """
     if path is not None:
-        config = anchored(configs.load(path), path.absolute().parent)
+        config = anchored(configs.load(path), absolute(path).parent)
     else:
         config = options.apply(PoolConfig(), host_settings(os.environ))
     changes = overrides.changes
     if overrides.wants_tools and config.gateway.cors_origins == _ANY_ORIGIN:
         changes = {"gateway.cors_origins": ("localhost",), **changes}
-    return anchored(options.apply(config, changes), _working_directory())
-
-
-def _working_directory() -> Path:
-    """Return the folder in which the command was started; it may have been removed since."""
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        return Path(os.environ.get("PWD", "/"))
+    return anchored(options.apply(config, changes), working_directory())

@@ -1,6 +1,7 @@
 """HTTP/1.1 client of the load generator: h11 over asyncio's streams, with reused connections."""
 
 import asyncio
+import os
 import re
 import socket
 import ssl
@@ -156,18 +157,19 @@ class Client:
         self._idle: list[BenchConnection] = []
         self._ssl = ssl.create_default_context() if self.address.is_tls else None
         self._headers = [
-            ("Host", self.address.authority),
-            ("User-Agent", "llamapool-bench"),
-            ("Accept", "*/*"),
+            (b"Host", self.address.authority.encode()),
+            (b"User-Agent", b"llamapool-bench"),
+            (b"Accept", b"*/*"),
         ]
         if api_key:
-            self._headers.append(("Authorization", f"Bearer {api_key}"))
+            self._headers.append((b"Authorization", b"Bearer " + os.fsencode(api_key)))
 
     async def open(self, method: str, path: str, body: bytes = b"") -> tuple[BenchConnection, int]:
         """Send a request and wait for its status; the caller reads the body."""
         headers = [*self._headers]
         if body:
-            headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+            headers.append((b"Content-Type", b"application/json"))
+            headers.append((b"Content-Length", b"%d" % len(body)))
         target = self.address.prefix + path
         request = h11.Request(method=method, target=target, headers=headers)
         while True:

@@ -210,6 +210,8 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
         (["a:1", "--field", "a=x"], "is no JSON"),
         (["a:1", "--batch", "2"], "--endpoint embeddings"),
         (["a:1", "--mixed", "2", "--no-stream"], "needs streams"),
+        (["a:1", "--api-key", "a\nb"], "cannot be printed"),
+        (["a:1", "--timeout", "nan"], "nan is no number"),
     ],
 )
 def test_wrong_usage_is_said(arguments: list[str], words: str) -> None:

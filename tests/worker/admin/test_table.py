@@ -5,7 +5,7 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -158,7 +158,11 @@ def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
 class Refusing(BaseHTTPRequestHandler):
     """Answers 401 to everything."""
 
+    keys: ClassVar[list[str]] = []
+    """What came, as `http.server` reads it."""
+
     def do_GET(self) -> None:
+        self.keys.append(self.headers["Authorization"])
         body = b'{"error": {"message": "Invalid API Key"}}'
         self.send_response(401)
         self.send_header("Content-Length", str(len(body)))
@@ -174,9 +178,16 @@ def test_a_pool_that_wants_a_key_is_told_with_the_commands_own_option() -> None:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
         with pytest.raises(AdminError, match=r"Invalid API Key: give .* --admin-key or") as caught:
-            AdminClient(PoolAddress(url=f"http://127.0.0.1:{server.server_port}")).get("/x")
+            url = f"http://127.0.0.1:{server.server_port}"
+            AdminClient(PoolAddress(url=url, key="é")).get("/x")
         thread.join()
     assert not isinstance(caught.value, NoPoolError)
+    assert Refusing.keys[-1].encode("latin-1") == "Bearer é".encode()
+
+
+def test_a_key_that_no_header_can_carry_is_refused() -> None:
+    with pytest.raises(AdminError, match="--admin-key .*has characters"):
+        AdminClient(PoolAddress(url="http://127.0.0.1:1", key="a\nb")).get("/x")
 
 
 @pytest.mark.parametrize("n_closed", [1, 2])
