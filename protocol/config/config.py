@@ -300,6 +300,7 @@ def parse(table: Any, *, origin: str = "configuration") -> PoolConfig:
     """Turn a decoded table into a `PoolConfig`; raises `ConfigError` that names the key."""
     if not isinstance(table, dict):
         raise ConfigError(f"{origin}: must be a table")
+    _refuse_nul(table, origin)
     try:
         refuse_unknown(PoolConfig, table)
         workers = table.get("worker")
@@ -308,6 +309,19 @@ def parse(table: Any, *, origin: str = "configuration") -> PoolConfig:
         return read(PoolConfig(), table)
     except InvalidRequest as error:
         raise ConfigError(f"{origin}: {error.message}") from error
+
+
+def _refuse_nul(table: dict[str, Any], origin: str) -> None:
+    """Raise `ConfigError` for a text that contains NUL, which neither a path nor a name may."""
+    waiting: list[tuple[str, Any]] = [*table.items()]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(f"{name}.{key}", item) for key, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(name, item) for item in value]
+        elif isinstance(value, str) and "\0" in value:
+            raise ConfigError(f"{origin}: {name} contains the character NUL")
 
 
 def without_secrets(config: PoolConfig) -> PoolConfig:

@@ -136,6 +136,10 @@ def _listen_tcp(host: str, port: int, *, reuse_port: bool) -> socket.socket:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
+    except UnicodeError as error:  # of the name service's codec
+        raise ConfigError(
+            f"cannot listen on {where}: no host has such a name; see --host"
+        ) from error
     except OSError as error:
         raise ConfigError(f"cannot listen on {where}: {error.strerror}; see --host") from error
     family, kind, number, _, address = found[0]

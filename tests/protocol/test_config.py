@@ -57,6 +57,8 @@ def test_toml_is_read_with_nested_tables(tmp_path: Path) -> None:
         ("[gateway]\nport = 70000", "'gateway.port': Value must be between 0 <= value <= 65535"),
         ("[gateway]\nport = '80'", "'gateway.port': type must be number, but is string"),
         ("[gateway", "pool.toml: "),
+        ('[log]\nfile = "a\\u0000b"', "log.file contains the character NUL"),
+        ('[[worker]]\nlora = ["\\u0000"]', "worker.lora contains the character NUL"),
     ],
 )
 def test_mistakes_name_file_and_key(tmp_path: Path, text: str, message: str) -> None:

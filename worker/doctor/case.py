@@ -12,6 +12,7 @@ from protocol.errors import ConfigError
 from worker.host.child import ChildOutcome, run
 from worker.host.placement import Host, describe
 from worker.host.topology import read_host
+from worker.models.catalog import open_catalog
 from worker.settings import resolve
 from worker.settings.download import fetched, located, with_remote_preset
 from worker.supervisor.children import launch
@@ -78,6 +79,10 @@ def resolved(pool: PoolConfig, host: Host) -> tuple[PoolConfig, tuple[str, ...],
     except ConfigError as error:
         return _as_far(pool, folder), (), str(error)
     if not placements:  # models are loaded on demand
+        try:
+            open_catalog(pool, {}, os.environ)
+        except ConfigError as error:
+            return pool, (), str(error)
         return pool, (), ""
     return pool, tuple(describe([worker.name for worker in pool.worker], placements)), ""
 

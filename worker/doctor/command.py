@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -57,6 +58,7 @@ def doctor(
 
     Exits with 1 if something will not work.
     """
+    logging.getLogger().addHandler(logging.NullHandler())  # the findings say it all
     overrides, pool, fault = _read(config, values)
     loads = config is None if load is None else load
     with _folder() as folder:

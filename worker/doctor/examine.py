@@ -207,9 +207,12 @@ class _ModelChecks:
 
     def files(self) -> Iterator[Finding]:
         workers = self._case.workers
-        for source in dict.fromkeys(worker.hf_repo or worker.model_url for worker in workers):
+        sources = {worker.hf_repo or worker.model_url: worker.offline for worker in workers}
+        for source, offline in sources.items():
             if source:
-                yield model.not_here(source)
+                yield model.not_here(source, offline=offline)
+        for worker in {worker.chat_template: worker for worker in self._case.pool.worker}.values():
+            yield from model.check_template(worker)
         here = (worker.model for worker in workers if not worker.model_url)
         for path in dict.fromkeys(here):
             if not path:

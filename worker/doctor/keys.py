@@ -10,6 +10,8 @@ from protocol.curve import is_exposed, public_files, read_public, read_secret
 from protocol.endpoint import Endpoint, bound, dialled
 from protocol.errors import ConfigError
 from worker.doctor.finding import Finding, fail, ok, warn
+from worker.doctor.probe import unix_fault
+from worker.settings.resolve import MADE_AT_START
 
 KEYS, LINKS = "keys", "links"
 _DIAL_S = 3.0
@@ -62,12 +64,16 @@ def _secret(path: str) -> Iterator[Finding]:
 
 
 def bound_links(gateway: GatewayConfig) -> Iterator[Finding]:
-    """Judge whether this host has the addresses that a gateway binds."""
+    """Judge whether this host has the addresses and folders that a gateway binds."""
     for text in gateway.bind:
         with contextlib.suppress(ConfigError):  # reported by `gateway_keys`
             (endpoint,) = bound([text], has_keys=True)
             if endpoint.is_tcp:
                 yield _check_bind(endpoint)
+            elif MADE_AT_START not in text and (
+                fault := unix_fault(Path(text.removeprefix("ipc://")))
+            ):
+                yield fail(LINKS, f"bind {text}: {fault}", "name a folder that can be written")
 
 
 def _check_bind(endpoint: Endpoint) -> Finding:

@@ -1,7 +1,14 @@
 """Judges whether a model's file can be used."""
 
+from collections.abc import Iterator
+
+from protocol.config.config import WorkerConfig
+from protocol.errors import ConfigError
+from protocol.wire.facts import ModelCard
 from worker.doctor.finding import Finding, fail, mib, ok, warn
 from worker.files.gguf_header import Header
+from worker.prompt.chat.template import ChatTemplate
+from worker.prompt.templates.table import BUILT_IN
 
 MODEL = "model"
 
@@ -19,7 +26,20 @@ def check_model(path: str, header: Header) -> Finding:
     return ok(MODEL, text)
 
 
-def not_here(source: str) -> Finding:
+def check_template(worker: WorkerConfig) -> Iterator[Finding]:
+    """Judge whether a chat template that is given compiles."""
+    source = worker.chat_template
+    card = ModelCard(name=worker.alias, path="", n_slots=1, n_ctx=1, n_ctx_total=1)
+    try:
+        ChatTemplate(BUILT_IN.get(source, source), card)
+    except ConfigError as error:
+        yield fail(MODEL, f"{worker.name}: {error}", "check --chat-template, --chat-template-file")
+
+
+def not_here(source: str, *, offline: bool) -> Finding:
     """Tell of a model that only the start would download."""
+    if offline:
+        text = f"{source} is not on this host, and the network is not used"
+        return fail(MODEL, text, "fetch it with `llamapool pull`, or leave out --offline")
     remedy = "fetch it (`llamapool pull`, or start once) and run this again"
     return warn(MODEL, f"{source} is not on this host: neither file nor memory was checked", remedy)

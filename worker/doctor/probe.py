@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from protocol.config.config import GatewayConfig
+from protocol.endpoint import UNIX_PATH_MAX
 from protocol.errors import ConfigError
-from protocol.filenames import expanded, is_dir
+from protocol.filenames import absolute, expanded, is_dir
 from protocol.process.listening import hosts, listen
 from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
@@ -78,9 +79,8 @@ def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
     with contextlib.ExitStack() as listening:
         for host in hosts(gateway):
             if host.endswith(".sock"):
-                folder = expanded(host).absolute().parent
-                can = os.access(folder, os.W_OK)
-                yield host, "" if can else f"cannot listen on {host}: {folder} cannot be written"
+                fault = unix_fault(absolute(expanded(host)))
+                yield host, f"cannot listen on {host}: {fault}" if fault else ""
                 continue
             where, fault = f"{host or '*'}:{gateway.port}", ""
             try:
@@ -89,6 +89,14 @@ def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
             except ConfigError as error:
                 fault = str(error)
             yield where, fault
+
+
+def unix_fault(path: Path) -> str:
+    """Return why no socket can be made at a path; "" if one can."""
+    if len(os.fsencode(path)) > UNIX_PATH_MAX:
+        return f"longer than the {UNIX_PATH_MAX} bytes of a socket's path"
+    can = is_dir(path.parent) and os.access(path.parent, os.W_OK)
+    return "" if can else f"{path.parent} cannot be written"
 
 
 def directory(configured: str) -> tuple[Path, int | None, bool]:

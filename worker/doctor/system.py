@@ -105,7 +105,7 @@ def check_port(where: str, fault: str) -> Finding:
     if not fault:
         return ok(PORT, f"{where} is free")
     text, _, remedy = fault.partition("; ")
-    return fail(PORT, text, remedy or "set --port or --host, or stop what uses it")
+    return fail(PORT, text, remedy or "see --host")
 
 
 def check_written(option: str, path: str, *, is_writable: bool) -> Finding:

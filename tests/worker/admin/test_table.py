@@ -186,7 +186,7 @@ def test_a_pool_that_wants_a_key_is_told_with_the_commands_own_option() -> None:
 
 
 def test_a_key_that_no_header_can_carry_is_refused() -> None:
-    with pytest.raises(AdminError, match="--admin-key .*has characters"):
+    with pytest.raises(AdminError, match=r"--admin-key .*has characters"):
         AdminClient(PoolAddress(url="http://127.0.0.1:1", key="a\nb")).get("/x")
 
 

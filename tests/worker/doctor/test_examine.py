@@ -134,6 +134,14 @@ def test_keys_of_options_reach_the_gateway_that_is_asked(tmp_path: Path) -> None
     assert "k" not in json.loads((tmp_path / "pool.json").read_text())["gateway"]["api_key"]
 
 
+def test_models_to_choose_from_are_looked_for_as_at_a_start(tmp_path: Path) -> None:
+    folder = GatewayConfig(models_dir="/nonexistent")
+    preset = GatewayConfig(models_preset="/nonexistent")
+    for gateway, named in ((folder, "models_dir"), (preset, "models_preset")):
+        case = opened(PoolConfig(gateway=gateway), "", tmp_path, DoctorOptions())
+        assert f"{named} /nonexistent" in case.fault
+
+
 def test_without_a_folder_for_a_configuration_the_rest_is_examined(tmp_path: Path) -> None:
     pool = PoolConfig(worker=(WorkerConfig(backend="fake"),))
     found = {one.name: one for one in examine(opened(pool, "", None, DoctorOptions()))}
@@ -190,6 +198,10 @@ def test_an_address_in_use_is_found() -> None:
     assert "Address already in use" in again[1]
     ((_, fault),) = probe.addresses(GatewayConfig(host="/nonexistent/x.sock"))
     assert "cannot be written" in fault
+    ((_, fault),) = probe.addresses(GatewayConfig(host=f"/tmp/{'x' * 100}.sock"))
+    assert "longer than the 107 bytes" in fault
+    ((_, fault),) = probe.addresses(GatewayConfig(host="a..b"))
+    assert "no host has such a name" in fault
 
 
 def test_a_file_that_will_be_written_is_judged_without_making_it(tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def test_an_address_of_another_host_cannot_be_bound(folder: Path) -> None:
     assert found.level is Level.OK
 
 
+def test_a_folder_that_is_not_there_holds_no_socket_for_workers(folder: Path) -> None:
+    (found,) = keys.bound_links(GatewayConfig(bind=("ipc:///nonexistent/w.sock",)))
+    assert found.level is Level.FAIL and "/nonexistent cannot be written" in found.text
+    assert list(keys.bound_links(GatewayConfig(bind=(f"ipc://{folder}/w.sock",)))) == []
+
+
 def test_whether_somebody_listens_is_told(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
