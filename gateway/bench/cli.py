@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,4 +83,6 @@ def _plain(value: object) -> object:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    return list(value) if isinstance(value, tuple) else str(value)
+    # A file's name may have any bytes.
+    text = os.fsencode(str(value)).decode(errors="replace")
+    return list(value) if isinstance(value, tuple) else text

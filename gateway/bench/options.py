@@ -175,6 +175,9 @@ def with_options(command: _Command) -> _Command:
 
 def target_of(url: str, values: Mapping[str, Any]) -> BenchTarget:
     """Make the target from the options."""
+    for text in (values["model"], *values["field"]):
+        if any("\udc80" <= char <= "\udcff" for char in text):
+            raise click.UsageError(f"{text!a} is no UTF-8 text")
     return BenchTarget(
         url=url,
         endpoint=BenchEndpoint(values["endpoint"]),

@@ -98,7 +98,7 @@ class AdminClient:
             headers["Authorization"] = b"Bearer " + os.fsencode(key)
         connection, prefix = self._connect()
         try:
-            data = json.dumps(body).encode() if body is not None else None
+            data = _encoded(body) if body is not None else None
             connection.request(method, prefix + path, data, headers)
             response = connection.getresponse()
             status, text = response.status, response.read(_MAX_ANSWER)
@@ -142,6 +142,13 @@ def _parts(url: str) -> tuple[urllib.parse.SplitResult, str, int | None]:
     return parts, host, port
 
 
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise AdminError("a name or a text of this command is no UTF-8") from error
+
+
 def _read(status: int, text: bytes, address: PoolAddress) -> dict[str, Any]:
     try:
         answer = json.loads(text)
@@ -168,8 +175,11 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
         return PoolAddress(url=url, key=key)
     if runtime_dir:
         path = expanded(runtime_dir) / ADMIN_SOCKET
-        if path.is_socket():
-            return PoolAddress(path=str(path))
+        try:
+            if path.is_socket():
+                return PoolAddress(path=str(path))
+        except PermissionError as error:
+            raise NoPoolError(f"{runtime_dir} is closed to this user") from error
         if runtime_dir != os.environ.get("RUNTIME_DIRECTORY"):  # `serve` makes one of its own
             raise NoPoolError(f"no pool runs in {runtime_dir}: there is no {ADMIN_SOCKET}")
     found = [path for folder in parents() for path in sorted(folder.glob(f"{PREFIX}*"))]

@@ -212,6 +212,8 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
         (["a:1", "--mixed", "2", "--no-stream"], "needs streams"),
         (["a:1", "--api-key", "a\nb"], "cannot be printed"),
         (["a:1", "--timeout", "nan"], "nan is no number"),
+        (["a:1", "--model", "\udcff"], "is no UTF-8 text"),
+        (["a:1", "--field", "\udcff=1"], "is no UTF-8 text"),
     ],
 )
 def test_wrong_usage_is_said(arguments: list[str], words: str) -> None:
@@ -231,3 +233,9 @@ def test_figures_that_cannot_be_written_are_an_error_after_the_report() -> None:
     assert result.exit_code == 1
     assert "1 connect" in result.output
     assert "--json /dev/full: No space left on device" in result.output
+
+
+def test_a_file_of_figures_may_have_any_name(tmp_path: Path) -> None:
+    file = tmp_path / "\udcff.json"
+    CliRunner().invoke(bench, ["127.0.0.1:9", "--requests", "1", "--json", str(file)])
+    assert json.loads(file.read_text())["settings"]["file"] == f"{tmp_path}/\ufffd.json"

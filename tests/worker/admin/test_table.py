@@ -1,5 +1,6 @@
 """The status of a pool as a table, and how a pool is found."""
 
+import errno
 import os
 import socket
 import threading
@@ -153,6 +154,20 @@ def test_addresses_that_do_not_work_are_named(url: str, message: str) -> None:
     with pytest.raises(NoPoolError, match=message) as caught:
         AdminClient(PoolAddress(url=url)).get("/admin/status")
     assert caught.value.exit_code == 69
+
+
+def test_a_folder_of_another_user_is_told_as_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_socket", refuse)
+    with pytest.raises(NoPoolError, match="/run/x is closed to this user"):
+        find_pool("", "", "/run/x")
+
+
+def test_a_name_in_another_encoding_is_refused() -> None:
+    with pytest.raises(AdminError, match="is no UTF-8"):
+        AdminClient(PoolAddress(url="http://127.0.0.1:1")).post("/x", worker="\udcff")
 
 
 class Refusing(BaseHTTPRequestHandler):
