@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from protocol.errors import ConfigError
+from protocol.filenames import is_text
 
 UNIX_PATH_MAX = 107
 """Bytes of a path in Linux's `sockaddr_un`, without the final NUL."""
@@ -111,6 +112,8 @@ def _ipc_path(text: str, key: str) -> str:
         raise ConfigError(f"{key} '{text}': must be ipc://PATH")
     if path.startswith("@"):
         raise ConfigError(f"{key} '{text}': any user can reach an abstract socket; name a path")
+    if not is_text(path):
+        raise ConfigError(f"{key} '{text}': is no UTF-8 text")
     if len(path.encode()) > UNIX_PATH_MAX:
         raise ConfigError(
             f"{key} '{text}': longer than the {UNIX_PATH_MAX} bytes of a socket's path"

@@ -58,5 +58,14 @@ def readable(path: str) -> str:
     return os.fsencode(path).decode(errors="replace")
 
 
+def is_text(text: str) -> bool:
+    """Return whether it can be written as UTF-8: an argument in another encoding cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_control(char: str) -> bool:
     return char <= "\x1f" or "\x7f" <= char <= "\x9f"

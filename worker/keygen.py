@@ -55,7 +55,11 @@ def keygen(folder: Path, name: str, role: str | None, workers: tuple[str, ...]) 
             if path.exists():
                 raise click.ClickException(f"{path} exists: choose another --name, or remove it")
         _write(secret, secret_text(secret_key), 0o600)
-        _write(public, public_text(public_key, workers), 0o644)
+        try:
+            _write(public, public_text(public_key, workers), 0o644)
+        except OSError:
+            secret.unlink()
+            raise
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from error
     click.echo(f"{secret}   secret: it stays on this host, with mode 0600")
@@ -71,6 +75,11 @@ def _hints(role: str | None) -> list[str]:
 
 def _write(path: Path, text: str, mode: int) -> None:
     """Write a new file of this mode, whatever the umask."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(text)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(text)
+    except OSError as error:
+        if not isinstance(error, FileExistsError):
+            path.unlink(missing_ok=True)  # empty, it would be in the way of the next try
+        raise OSError(error.errno, error.strerror, str(path)) from error

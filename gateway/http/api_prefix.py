@@ -33,7 +33,8 @@ class PrefixMiddleware:
 def read_prefix(text: str) -> str:
     """Check a prefix and remove its trailing slash; raises `ConfigError`."""
     prefix = text.rstrip("/")
-    if prefix and (not prefix.startswith("/") or "//" in prefix or "?" in prefix or "#" in prefix):
+    is_path = prefix.startswith("/") and prefix.isprintable() and "//" not in prefix
+    if prefix and (not is_path or "?" in prefix or "#" in prefix):
         raise ConfigError(f"--api-prefix {text}: must be a path such as /llama")
     return prefix
 

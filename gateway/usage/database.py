@@ -251,7 +251,7 @@ def spent_on(folder: Path, day: str) -> dict[str, Tokens]:
 
 
 def _reader(folder: Path) -> sqlite3.Connection:
-    path = quote(str(folder / DATABASE))
+    path = quote(os.fsencode(folder / DATABASE))
     return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=_READER_BUSY_S)
 
 

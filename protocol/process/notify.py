@@ -80,7 +80,7 @@ class Notifier:
         lines = [f"{name}={' '.join(str(value).splitlines())}" for name, value in fields.items()]
         with self._lock:
             self._unsent.pop(tuple(fields), None)
-            self._unsent[tuple(fields)] = "\n".join(lines).encode()
+            self._unsent[tuple(fields)] = "\n".join(lines).encode(errors="backslashreplace")
         self.flush()
 
     def flush(self) -> None:

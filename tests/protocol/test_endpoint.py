@@ -47,6 +47,7 @@ def test_an_endpoint_has_its_parts(text: str, host: str, port: int, takes_ipv6: 
         ("tcp://a b:1", "must be"),
         ("TCP://10.0.0.1:1", "must be"),
         ("udp://10.0.0.1:1", "must be"),
+        ("ipc:///tmp/\udcff", "is no UTF-8 text"),
     ],
 )
 @pytest.mark.parametrize("is_bound", [False, True])

@@ -1,6 +1,7 @@
 """`llamapool keygen`: files of the right modes, and words that say what to copy where."""
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,17 @@ def test_it_says_what_to_copy_where(tmp_path: Path) -> None:
     assert "This gateway" not in text
     _, text = run(str(tmp_path), "--name", "both")
     assert "This gateway" in text and "This worker" in text
+
+
+def test_a_full_disk_leaves_nothing_that_is_in_the_way(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        code, text = run(str(tmp_path), "--name", "a")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (code, text) == (1, f"Error: cannot write {tmp_path}/a.key: File too large\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("there", ["a.key", "a.pub"])

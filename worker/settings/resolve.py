@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
 from protocol.errors import ConfigError
-from protocol.filenames import expanded, is_dir, readable
+from protocol.filenames import expanded, is_dir, is_text, readable
 from worker.files.context_size import LONGEST
 from worker.files.model_file import weigh
 from worker.host.placement import Host, Placement, place
@@ -297,6 +297,9 @@ def alias_names(text: str) -> set[str]:
 
 def _named(worker: WorkerConfig) -> WorkerConfig:
     """Use the alphabetically first alias as the model's name, as llama-server does."""
+    for key, text in (("alias", worker.alias), ("name", worker.name)):
+        if not is_text(text):
+            raise ConfigError(f"{key} '{text}': is no UTF-8 text")
     names = alias_names(worker.alias)
     if len(names) < 2:
         return replace(worker, alias="".join(names))

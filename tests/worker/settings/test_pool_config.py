@@ -50,3 +50,12 @@ def test_a_home_that_cannot_be_looked_at_has_no_configuration(
 ) -> None:
     monkeypatch.setenv("HOME", f"/{'x' * 300}")  # as that of root, which sudo may leave
     assert CliRunner().invoke(cli.main, ["config", "show"]).exit_code == 0
+
+
+def test_an_alias_in_another_encoding_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "pool.toml"
+    file.write_text('[[worker]]\nbackend = "fake"\n')
+    args = ["config", "show", "--config", str(file), "--alias", "\udcff"]
+    result = CliRunner().invoke(cli.main, args)
+    assert result.exit_code == 78
+    assert "is no UTF-8 text" in result.stderr
