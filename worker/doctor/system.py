@@ -105,6 +105,8 @@ def check_port(where: str, fault: str) -> Finding:
     if not fault:
         return ok(PORT, f"{where} is free")
     text, _, remedy = fault.partition("; ")
+    if "in use" in text:
+        remedy = f"another process has it, perhaps llamapool: stop that, or {remedy}"
     return fail(PORT, text, remedy or "see --host")
 
 

@@ -75,6 +75,8 @@ def test_a_port_in_use_is_a_failure() -> None:
         *(Level.FAIL, "cannot listen"),
         True,
     )
+    found = system.check_port("a:1", "cannot listen: Address already in use; choose another")
+    assert found.remedy == "another process has it, perhaps llamapool: stop that, or choose another"
 
 
 @pytest.mark.parametrize(
