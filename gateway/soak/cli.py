@@ -1,6 +1,7 @@
 """The command line of `llamapool soak`."""
 
 import asyncio
+import signal
 import time
 from typing import Any
 
@@ -67,6 +68,8 @@ def soak(minutes: float, seed: int | None, **shape: Any) -> None:
         n_clients=shape["clients"],
         shape=_pool(**shape),
     )
+    for number in (signal.SIGTERM, signal.SIGHUP):  # else the pool would run on without end
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         rows = asyncio.run(run_soak(plan, click.echo))
     except PoolFailed as error:
