@@ -149,9 +149,8 @@ class Dispatcher:
             actions += self.book.refuse_suspects(now)
             models |= {task.spec.model for task in self.book.waiting() if task.is_on_trial}
             actions += self._assignment.proceed(now)
-        for task in self.queue.expired(now):
-            self.book.end(task)
-            actions.append(Fail(task.task_id, self.limits.too_late(task)))
+        actions += self.book.refuse_late(self.workers.values(), self.limits.too_late, now)
+        models |= self.routing.order.uneven(now)
         models.update(*map(self.queue.unbind, self.connected.give_up_lost(now)))
         models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
         self.placement.shares.held_back.clear()

@@ -6,7 +6,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 
 from enum import StrEnum
 
-from gateway.pool.tasks.task import Task
+from gateway.pool.tasks.task import Task, TaskState
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat, TaskKey
 
@@ -124,6 +124,19 @@ class Worker:
         """Tasks that were sent ahead and wait in the worker for a slot."""
         n_ahead = self.n_taken + self.n_others - self.n_slots
         return n_ahead if n_ahead > 0 else 0
+
+    @property
+    def sent_ahead(self) -> list[Task]:
+        """Tasks of this gateway that were sent ahead and wait there, in order of assignment."""
+        n_ahead = self.n_ahead
+        if not n_ahead:
+            return []
+        waiting = [
+            task
+            for task in self.tasks.values()
+            if task.spec.takes_credit and task.state is TaskState.ASSIGNED
+        ]
+        return waiting[-n_ahead:]
 
     @property
     def n_free(self) -> int:
