@@ -105,7 +105,7 @@ class Assignment:
         return None
 
     def _move(self, task: Task, choice: RouteChoice, cause: MoveCause, now: float) -> list[Action]:
-        """Give a task to another worker; its credit comes back when its present one has ended it."""
+        """Give a task to another worker; the credit comes back when the first has ended it."""
         worker = self._routing.order[task.worker]
         cancel = CancelTask(worker.key, task.task_id, task.attempt)
         self._routing.moved(task)
