@@ -200,8 +200,8 @@ BODIES: Mapping[str, Body] = {
         required=("query",),
     ),
     "SlotAction": Body(
-        doc="The file to save to or restore from.",
-        fields={**ORIGIN, "filename": TextShape(max_length=4096)},
+        doc="The file to save to or restore from, and the model of the slot.",
+        fields={**ORIGIN, "model": MODEL, "filename": TextShape(max_length=4096)},
     ),
     "ChatControl": Body(
         doc="What to do to an answer that is running.",
@@ -334,7 +334,10 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
         summary="End a kept stream", kinds=(), status=204, query=("conv_id",)
     ),
     **_aliases(
-        "/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot", query=("action",)
+        "/slots/{id_slot}",
+        "SlotAction",
+        "Save, restore or erase a slot",
+        query=("action", *_ONE_MODEL),
     ),
     **_aliases("/lora-adapters", "Adapters", "Set the scales of LoRA adapters", query=_ONE_MODEL),
     **_aliases("/props", "Props", "Change global properties"),
