@@ -147,11 +147,8 @@ class ModelManager:
         request_id, future = self._enter(model)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await asyncio.wait({future}, timeout=_PATIENCE_S)
-                if not (future.done() or model.is_running):
-                    action = "of the loaded models the one used longest ago takes no new requests"
-                    logger.info("model waits", extra={"model": model.name, "action": action})
-                    self._perform(self.states.insist(model))
+                while not (await asyncio.wait({future}, timeout=_PATIENCE_S))[0]:
+                    self._insist(model)
                 await future
         except TimeoutError as error:
             self._give_up(request_id, model, future)
@@ -159,6 +156,13 @@ class ModelManager:
         except BaseException:
             self._give_up(request_id, model, future)
             raise
+
+    def _insist(self, model: ManagedModel) -> None:
+        """Make room for a model that has waited long."""
+        if not model.is_running:
+            action = "of the loaded models the one used longest ago takes no new requests"
+            logger.info("model waits", extra={"model": model.name, "action": action})
+            self._perform(self.states.insist(model))
 
     def _enter(self, model: ManagedModel) -> tuple[int, "asyncio.Future[None]"]:
         request_id = next(self._request_ids)
