@@ -44,16 +44,16 @@ class Assignment:
                 actions += self.move(worker, MoveCause.DRAINED, now)
         while True:
             found = self._placement.next(model, now) if self._book.queue else None
-            ahead = self._sent_ahead(model, now, needs_free=found is None)
-            if ahead is not None and (found is None or _goes_first(ahead[0], found[0])):
-                actions += self._move(*ahead, MoveCause.OVERDUE, now)
+            overdue = self._overdue(model, now, needs_free=found is None)
+            if overdue is not None and (found is None or _goes_first(overdue[0], found[0])):
+                actions += self._move(*overdue, MoveCause.OVERDUE, now)
             elif found is not None:
                 self._book.queue.serve(found[0])
                 actions.append(self._assign(*found, now))
             else:
                 return actions
 
-    def _sent_ahead(
+    def _overdue(
         self, model: str, now: float, *, needs_free: bool
     ) -> tuple[Task, RouteChoice] | None:
         """Find the oldest task that has waited in a worker for long, and another worker for it.
@@ -64,15 +64,15 @@ class Assignment:
         workers = order.workers_of(model, now)
         if not (workers.has_free if needs_free else workers.able):
             return None
-        overdue = [
+        tasks = [
             task
-            for key in workers.crowded
-            for task in order[key].sent_ahead
+            for key in workers.keys(workers.crowded)
+            for task in order[key].waiting
             if _may_move(task) and not self._placement.deferral.stays(task, now)
         ]
-        if not overdue:
+        if not tasks:
             return None
-        first = min(overdue, key=lambda task: task.task_id)
+        first = min(tasks, key=lambda task: task.task_id)
         choice = self._elsewhere(first, now, needs_free=needs_free)
         return None if choice is None else (first, choice)
 
@@ -138,12 +138,12 @@ def _may_move(task: Task) -> bool:
     return task.spec.takes_credit and not task.spec.worker
 
 
-def _goes_first(ahead: Task, waiting: Task) -> bool:
+def _goes_first(overdue: Task, waiting: Task) -> bool:
     """Return whether a task whose turn has been before goes before one of the queue.
 
     It does unless the other's class is higher, or its place among the tasks of the same tenant.
     """
-    one, other = ahead.spec, waiting.spec
+    one, other = overdue.spec, waiting.spec
     if one.tenant != other.tenant:
         return one.limits.priority <= other.limits.priority
-    return (one.priority, ahead.task_id) < (other.priority, waiting.task_id)
+    return (one.priority, overdue.task_id) < (other.priority, waiting.task_id)

@@ -73,13 +73,13 @@ class TaskBook:
     def refuse_late(
         self, workers: Iterable[Worker], error: Callable[[Task], TaskError], now: float
     ) -> list[Action]:
-        """End the tasks that have waited too long, in the queue or in a worker for a slot of it."""
+        """End the tasks that have waited too long, in the queue or in a worker."""
         actions: list[Action] = []
         for task in self.queue.expired(now):
             self.end(task)
             actions.append(Fail(task.task_id, error(task)))
         for worker in workers:
-            for task in worker.sent_ahead:
+            for task in worker.waiting:
                 if now - task.waits_since >= self.queue.timeout_s:
                     actions += self._give_up(task, error(task), now)
         return actions

@@ -69,7 +69,7 @@ class DeferralPolicy:
         return saved_s > 0
 
     def stays(self, task: Task, now: float) -> bool:
-        """Return whether a task that was sent ahead waits on although another worker can take it.
+        """Return whether a task waits on in its worker although another one can take it.
 
         It does for as long as a task of its model usually has its slot. Leaving sooner would take
         slots from prompts that are cached there, and all would read more.

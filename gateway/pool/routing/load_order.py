@@ -29,8 +29,8 @@ class ModelWorkers:
         """Mask of all of them."""
         self.able = 0
         """Mask of those that have a credit."""
-        self.ahead = 0
-        """Mask of those in which tasks wait for a slot."""
+        self.crowded = 0
+        """Mask of those in which tasks wait."""
         self.lending = 0
         """Mask of those with a free slot that only another gateway could give a credit for."""
         self._keys: dict[int, str] = {}
@@ -48,7 +48,7 @@ class ModelWorkers:
         self._keys[bit.bit_length()] = key
         self.ready |= bit
         self.able = self.able & ~bit | (bit if rank < NO_CREDIT else 0)
-        self.ahead = self.ahead & ~bit | (bit if worker.n_ahead else 0)
+        self.crowded = self.crowded & ~bit | (bit if worker.is_crowded else 0)
         self.lending = self.lending & ~bit | (bit if n_free and worker.lacks_credit else 0)
         self._resize(key, (n_slots, n_free, min(worker.n_others, n_slots)))
         self._by_load.put(key, (rank, *load, -n_free, worker.n_ahead, worker.last_used))
@@ -66,7 +66,7 @@ class ModelWorkers:
         del self._keys[bit.bit_length()]
         self.ready &= ~bit
         self.able &= ~bit
-        self.ahead &= ~bit
+        self.crowded &= ~bit
         self.lending &= ~bit
         self._resize(key, (0, 0, 0))
         del self._sizes[key]
@@ -101,10 +101,9 @@ class ModelWorkers:
         first = next(iter(self._by_load), None)
         return first is not None and float(first[0]) < PREFETCH
 
-    @property
-    def crowded(self) -> list[str]:
-        """The workers in which tasks wait for a slot."""
-        return [self._keys[bit.bit_length()] for bit in bits(self.ahead)]
+    def keys(self, mask: int) -> list[str]:
+        """Return the keys of the workers of a mask."""
+        return [self._keys[bit.bit_length()] for bit in bits(mask)]
 
     def first(self, n: int, excluded: Collection[str]) -> list[str]:
         """Return the workers to be chosen first: with a credit, and of one rank.
@@ -177,7 +176,7 @@ class LoadOrder:
         """Return the models of which tasks wait in a worker while another has a free slot."""
         if self.changes:
             self._refresh(now)
-        return {name for name, one in self._models.items() if one.ahead and one.has_free}
+        return {name for name, one in self._models.items() if one.crowded and one.has_free}
 
     def latest(self, model: str) -> ModelWorkers:
         """Return the workers of a model as they were at the latest choice among them."""

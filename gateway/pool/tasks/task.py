@@ -34,7 +34,7 @@ class MoveCause(StrEnum):
     EJECTED = "ejected"
     """Its worker fails others, or is far too slow."""
     OVERDUE = "overdue"
-    """It waited long in its worker for a slot, and another worker can take it."""
+    """It waited long in its worker, and another one can take it."""
 
 
 class RouteReason(StrEnum):

@@ -1,4 +1,4 @@
-"""Tasks that wait in a worker for a slot, while other workers have free ones."""
+"""Tasks that wait in a worker for long, while other workers could take them."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.task import MoveCause
 from protocol.errors import ErrorCode
-from tests.gateway.dispatching import dispatcher, done, failures, places, started, task
+from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
 
 LONG_S = 9.0
 """Longer than a task usually has its slot, shorter than the queue's time limit of 10 s."""
@@ -33,6 +33,7 @@ def test_it_moves_to_a_free_slot_before_younger_tasks() -> None:
     pool = one_ahead()
     pool.submit(task(4), 0.0)
     pool.ended("b", done(2), 0.9)
+    pool.expire(1.0)
     actions = pool.ended("b", done(4), LONG_S)
     assert CancelTask("a", 3, 0) in actions
     assert places(actions) == [(3, "b")]
@@ -46,6 +47,7 @@ def test_it_goes_before_younger_tasks_where_no_slot_is_free() -> None:
         pool.submit(task(task_id), 0.0)
     pool.ended("b", done(2), 0.9)
     assert [pool.tasks[task_id].worker for task_id in (4, 5)] == ["b", "b"]
+    pool.expire(1.0)
     assert places(pool.ended("b", done(4), LONG_S)) == [(3, "b")]
     pool.ended("a", done(3), LONG_S)
     assert places(pool.ended("b", done(5), LONG_S)) == [(7, "b")]
@@ -84,6 +86,7 @@ def test_a_higher_class_goes_first() -> None:
     pool.started("b", started(4), 0.0)
     pool.submit(in_a_class(5, "high", 0), 0.0)
     pool.ended("b", done(2), 0.9)
+    pool.expire(1.0)
     pool.ended("b", done(4), LONG_S)
     assert (pool.tasks[5].worker, pool.tasks[3].worker) == ("b", "a")
 
@@ -93,6 +96,24 @@ def test_one_that_must_have_a_slot_stays_there() -> None:
     pool.ended("b", done(2), 0.5)
     assert places(pool.expire(LONG_S)) == []
     assert pool.tasks[3].worker == "a"
+
+
+def test_one_that_waits_for_room_in_a_context_moves_too() -> None:
+    """Its worker has a slot for it, but the others need all cells."""
+    pool = dispatcher("a", n_slots=2)
+    pool.submit(task(1), 0.0)
+    pool.started("a", started(1), 0.0)
+    pool.submit(task(2), 0.0)
+    pool.worker_hello("b", "b", "m")
+    pool.worker_ready("b", card(1), 1.0)
+    assert places(pool.expire(LONG_S)) == [(2, "b")]
+
+
+def test_one_that_was_just_sent_is_not_taken_for_waiting() -> None:
+    """Nothing else runs in its worker, which may have to load its model first."""
+    pool = dispatcher("a", "b", n_slots=1)
+    pool.submit(task(1), 0.0)
+    assert pool.expire(100.0) == []
 
 
 def test_the_time_limit_of_the_queue_counts_there_too() -> None:
