@@ -16,7 +16,7 @@ from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
-from protocol.endpoint import bound, gateway_endpoint
+from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
@@ -104,7 +104,7 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
     _check_settings(config.ui_config)
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
-    config = config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+    config = _with_sockets(config, pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", ""))
     bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
     return config
 
@@ -157,8 +157,12 @@ def _with_absolute_paths(config: GatewayConfig, folder: Path) -> GatewayConfig:
     )
 
 
-def _local_endpoint(pool: PoolConfig) -> str:
-    folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
-    if not folder:
+def _with_sockets(config: GatewayConfig, folder: str) -> GatewayConfig:
+    """Place the sockets that are not configured in the runtime directory, if there is one."""
+    if not folder and not config.bind:
         raise ConfigError("no endpoint for workers: set --bind ipc://PATH or runtime_dir")
-    return f"ipc://{Path(folder) / 'workers.sock'}"
+    return replace(
+        config,
+        bind=config.bind or (f"ipc://{Path(folder) / WORKERS_SOCKET}",),
+        admin_socket=config.admin_socket or (folder and str(Path(folder) / ADMIN_SOCKET)),
+    )

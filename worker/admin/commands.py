@@ -204,6 +204,10 @@ def reload(runtime_dir: str) -> None:
     try:
         pid = supervisor_pid(folder)
         os.kill(pid, signal.SIGHUP)
+    except FileNotFoundError:
+        raise AdminError(
+            f"the pool in {folder} has no supervisor: restart its gateway and its workers instead"
+        ) from None
     except OSError as error:
         raise NoPoolError(f"cannot signal the supervisor: {error.strerror}") from None
     click.echo(f"process {pid} reads its configuration again")

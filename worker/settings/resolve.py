@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
-from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
+from protocol.endpoint import (
+    ADMIN_SOCKET,
+    UNIX_PATH_MAX,
+    WORKERS_SOCKET,
+    bound,
+    dialled,
+    gateway_endpoint,
+)
 from protocol.errors import ConfigError
 from protocol.filenames import is_dir, readable
 from worker.files.context_size import LONGEST
@@ -36,8 +43,6 @@ _GGUF_MAGIC = b"GGUF"
 MADE_AT_START = "(made at the start)"
 """Shown as the runtime directory where none is configured and nothing is started."""
 CONTROL_SOCKET = "control.sock"
-ADMIN_SOCKET = "admin.sock"
-_WORKERS_SOCKET = "workers.sock"
 _SIBLINGS_NAME = "gateways"
 
 _GATEWAY_PATHS = (
@@ -229,7 +234,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
 
 def local_endpoint(runtime_dir: str) -> str:
     """Return the endpoint of the gateway's socket in the runtime directory."""
-    path = f"{runtime_dir}/{_WORKERS_SOCKET}"
+    path = f"{runtime_dir}/{WORKERS_SOCKET}"
     if len(path.encode()) > UNIX_PATH_MAX:
         raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
     return f"ipc://{path}"
