@@ -78,8 +78,9 @@ def configuration() -> str:
         "- Files that options or the configuration name (keys, presets, templates, grammars) may be"
         " pipes, such as a\n  shell's `<(COMMAND)`, that end within 30 seconds; models and"
         " TLS keys may not.\n"
-        "- Relative paths in the file are relative to its folder; those of the command line and"
-        " the environment are relative to the working directory.\n"
+        "- Relative paths in the file are relative to its folder, also those of sockets (`host ="
+        ' "x.sock"`, `bind = ["ipc://x"]`); those of the command line and the environment are'
+        " relative to the working directory.\n"
         "- Without `--config`, llama.cpp's own `/etc/llama.cpp/config.ini` and"
         " `~/.config/llama.cpp/config.ini` are read, if they exist.\n",
     ]

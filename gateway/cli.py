@@ -16,6 +16,7 @@ from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
+from protocol.config.paths import anchored
 from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.process import logs
@@ -86,9 +87,9 @@ def _read_stdin() -> bytes:
 
 def load_pool(path: Path | None) -> PoolConfig:
     """Read the configuration file; the environment takes precedence over it."""
-    pool = configs.load(path) if path is not None else PoolConfig()
+    pool = PoolConfig()
     if path is not None:
-        pool = replace(pool, gateway=_with_absolute_paths(pool.gateway, path.absolute().parent))
+        pool = anchored(configs.load(path), path.absolute().parent)
     if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
         pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
     return pool
@@ -142,19 +143,6 @@ def _check_settings(text: str) -> None:
         is_object = False
     if not is_object:
         raise ConfigError("--ui-config must be a JSON object")
-
-
-def _with_absolute_paths(config: GatewayConfig, folder: Path) -> GatewayConfig:
-    """Resolve relative paths of a configuration file against its folder."""
-    return replace(
-        config,
-        api_key_file=tuple(str(folder / name) for name in config.api_key_file),
-        curve_key_file=config.curve_key_file and str(folder / config.curve_key_file),
-        usage_dir=config.usage_dir and str(folder / config.usage_dir),
-        worker_keys=config.worker_keys and str(folder / config.worker_keys),
-        ssl_key_file=config.ssl_key_file and str(folder / config.ssl_key_file),
-        ssl_cert_file=config.ssl_cert_file and str(folder / config.ssl_cert_file),
-    )
 
 
 def _with_sockets(config: GatewayConfig, folder: str) -> GatewayConfig:

@@ -35,6 +35,11 @@ def is_dir(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def expanded(path: str) -> Path:
+    """Replace a `~` at the beginning; that of an unknown user stays, as in a shell."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - `Path.expanduser` raises RuntimeError
+
+
 def readable(path: str) -> str:
     """Return a path as text that JSON can contain; what is no UTF-8 is replaced."""
     return os.fsencode(path).decode(errors="replace")

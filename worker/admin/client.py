@@ -14,6 +14,7 @@ from typing import Any
 
 from protocol.endpoint import ADMIN_SOCKET
 from protocol.errors import EXIT_UNAVAILABLE
+from protocol.filenames import expanded
 from worker.settings.arguments import CommandFailed
 from worker.settings.resolve import CONTROL_SOCKET
 from worker.supervisor.runtime_directory import PREFIX, parents
@@ -150,7 +151,7 @@ def find_pool(url: str, key: str, runtime_dir: str) -> PoolAddress:
     if url:
         return PoolAddress(url=url, key=key)
     if runtime_dir:
-        path = Path(runtime_dir).expanduser() / ADMIN_SOCKET
+        path = expanded(runtime_dir) / ADMIN_SOCKET
         if path.is_socket():
             return PoolAddress(path=str(path))
         if runtime_dir != os.environ.get("RUNTIME_DIRECTORY"):  # `serve` makes one of its own

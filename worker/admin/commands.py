@@ -13,6 +13,7 @@ import click
 
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
+from protocol.config.paths import anchored
 from protocol.errors import EXIT_ERROR, ConfigError
 from worker.admin.client import AdminClient, AdminError, NoPoolError, find_pool, supervisor_pid
 from worker.admin.table import rollout_line, table
@@ -23,7 +24,6 @@ from worker.settings.arguments import (
     given,
     with_options,
 )
-from worker.settings.resolve import anchored
 from worker.supervisor.rollout.plan import find_process
 
 _POLL_S = 0.25

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.endpoint import UNIX_SUFFIX
 from protocol.filenames import is_dir
 from worker.host.topology import groups, text_of
 from worker.supervisor.runtime_directory import parent
@@ -72,7 +73,7 @@ def may_open_uvm() -> bool:
 def addresses(hosts: str, port: int) -> Iterator[tuple[str, str]]:
     """Try to listen on each address; return address and error, if any."""
     for host in (part.strip() for part in hosts.split(",")):
-        if host.endswith(".sock"):
+        if host.endswith(UNIX_SUFFIX):
             folder = Path(host).expanduser().absolute().parent
             can = os.access(folder, os.W_OK)
             yield host, "" if can else f"{folder} cannot be written"

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.endpoint import (
     ADMIN_SOCKET,
     UNIX_PATH_MAX,
@@ -45,28 +44,6 @@ MADE_AT_START = "(made at the start)"
 CONTROL_SOCKET = "control.sock"
 _SIBLINGS_NAME = "gateways"
 
-_GATEWAY_PATHS = (
-    *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
-    *("models_dir", "models_preset", "admin_socket", "curve_key_file", "worker_keys"),
-    *("usage_dir",),
-)
-_WORKER_PATHS = (
-    "model",
-    "model_draft",
-    "mmproj",
-    "slot_save_path",
-    "prompts_dir",
-    "system_prompt_file",
-    "lookup_cache_static",
-    "lookup_cache_dynamic",
-    "lora",
-    "control_vector",
-    "curve_key_file",
-    "gateway_keys",
-)
-"""Keys of worker tables with paths relative to the configuration file."""
-
-_Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
 Fetch = Callable[[WorkerConfig], WorkerConfig]
 """Replaces URLs by local files: `fetched` downloads, `located` only looks."""
 
@@ -193,29 +170,6 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
             f"give at most {LONGEST} tokens for each slot"
         )
     return worker
-
-
-def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
-    """Resolve the relative paths of a configuration against a folder."""
-
-    def anchor(path: str) -> str:
-        return str(folder / Path(path).expanduser()) if path else ""
-
-    def anchor_all(part: _Part, names: tuple[str, ...]) -> _Part:
-        paths = {name: getattr(part, name) for name in names}
-        moved: dict[str, Any] = {
-            name: anchor(path) if isinstance(path, str) else tuple(map(anchor, path))
-            for name, path in paths.items()
-        }
-        return replace(part, **moved)
-
-    return replace(
-        config,
-        gateway=anchor_all(config.gateway, _GATEWAY_PATHS),
-        worker=tuple(anchor_all(worker, _WORKER_PATHS) for worker in config.worker),
-        log=anchor_all(config.log, ("file",)),
-        runtime_dir=anchor(config.runtime_dir),
-    )
 
 
 def pick(config: PoolConfig, name: str) -> WorkerConfig:

@@ -27,7 +27,7 @@ from gateway.http.pages.modules import imported, preload_links
 from gateway.http.pages.static_file import ASK_AGAIN, FOREVER, KINDS, StaticFile
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
-from protocol.filenames import is_dir
+from protocol.filenames import expanded, is_dir
 
 _OWN = Path(__file__).parents[2] / "static"
 _INDEX = "index.html"
@@ -146,7 +146,7 @@ def open_pages(config: GatewayConfig) -> Pages:
         return Pages({_WORKER: own[_WORKER]}, digest)
     if not config.static_path:
         return Pages(own, digest)
-    folder = Path(config.static_path).expanduser()
+    folder = expanded(config.static_path)
     if not is_dir(folder):
         raise ConfigError(f"--path {folder} is not a directory")
     return Pages(own, digest, _Files(directory=folder, html=True))
