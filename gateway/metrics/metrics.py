@@ -42,7 +42,8 @@ class Metrics:
         """Counts the streams that are kept to be read again, and their bytes."""
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
-        self.link_lag: dict[str, Histogram] = {}
+        self.link_lag: dict[tuple[str, str], Histogram] = {}
+        """By worker and model: what each gateway hears, so the sums have every interval of each."""
         self.http_statuses: Counter[tuple[str, str]] = Counter()
         self._scraped: dict[str, float] = {}
 
@@ -103,7 +104,6 @@ class Metrics:
         """Forget the values of a worker that is gone; its counters stay in the sums."""
         self.rates.forget(worker)
         self.stats.forget(worker)
-        self.link_lag.pop(worker, None)
 
     def dropped(self, n: int) -> None:
         """Count messages that belong to no current task."""
@@ -125,9 +125,9 @@ class Metrics:
         """Take the counters of a heartbeat."""
         self.stats.record(worker, model, epoch, stats)
         self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
-        lag = self.link_lag.get(worker)
+        lag = self.link_lag.get((worker, model))
         if lag is None:
-            lag = self.link_lag[worker] = Histogram(LAG_S)
+            lag = self.link_lag[worker, model] = Histogram(LAG_S)
         lag.observe(stats.link_lag_s)
 
     def http_request(self, route: str, status: int, seconds: float) -> None:

@@ -8,9 +8,17 @@ takes for a restart from zero.
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from gateway.metrics.counters import BOUNDS, HTTP_S, ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.counters import (
+    BOUNDS,
+    HTTP_S,
+    LAG_S,
+    ConnectionCounts,
+    Histogram,
+    ModelLatencies,
+)
 from gateway.metrics.keys import KeyCounts, keep_busiest
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.process_usage import ProcessUsage
@@ -19,6 +27,7 @@ from gateway.metrics.view import PoolView, WorkerView
 
 Counted = Mapping[str, Any]
 """Counters of one gateway as JSON: rows of [name, labels, value]; histograms as their parts."""
+_Label = str | tuple[str, ...]
 
 _KEYS, _CPU = "keys", "cpu_s"
 
@@ -30,6 +39,7 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     for model, latencies in metrics.latencies.items():
         histograms += [[name, model, getattr(latencies, name).parts()] for name in BOUNDS]
     histograms.append(["loop", "", metrics.loop_lag.histogram.parts()])
+    histograms += [["link", list(key), lag.parts()] for key, lag in metrics.link_lag.items()]
     return {
         "counters": _counters(metrics),
         "histograms": histograms,
@@ -40,9 +50,8 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
         "resident_bytes": metrics.process.resident_bytes,
         "depths": dict(view.queue_depths()),
         "n_quarantined": view.n_quarantined(),
-        "tasks_of_keys": {
-            metrics.keys.label(key): list(both) for key, both in view.tasks_of_keys().items()
-        },
+        "ejected": [worker.name for worker in view.workers() if worker.is_ejected],
+        "tasks_of_keys": {key: list(both) for key, both in view.tasks_of_keys().items()},
     }
 
 
@@ -75,15 +84,16 @@ def sum_ended(snapshots: Iterable[Counted]) -> dict[str, Any]:
 def sum_snapshots(snapshots: Iterable[Counted]) -> dict[str, Any]:
     """Add counters; values that hold only while a gateway runs are left out."""
     counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    histograms: dict[tuple[str, str], list[float]] = {}
+    histograms: dict[tuple[str, _Label], list[float]] = {}
     workers: list[Any] = []
     for saved in snapshots:
         for name, labels, n in saved.get("counters", ()):
             counters[name, tuple(labels)] += n
         for name, label, parts in saved.get("histograms", ()):
-            before = histograms.setdefault((name, label), [0] * len(parts))
+            key = name, label if isinstance(label, str) else tuple(label)
+            before = histograms.setdefault(key, [0] * len(parts))
             if len(before) == len(parts):  # else of another release
-                histograms[name, label] = [a + b for a, b in zip(before, parts, strict=True)]
+                histograms[key] = [a + b for a, b in zip(before, parts, strict=True)]
         workers += saved.get("workers", ())
     return {
         "counters": [[name, list(labels), n] for (name, labels), n in counters.items()],
@@ -133,13 +143,16 @@ def _keys(own: KeyCounts, others: Mapping[Any, float]) -> KeyCounts:
     return result
 
 
-def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str, Any]]) -> None:
+def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, Any, Any]]) -> None:
     result.http = {label: copy.deepcopy(histogram) for label, histogram in own.http.items()}
     result.latencies = {model: copy.deepcopy(latency) for model, latency in own.latencies.items()}
     result.loop_lag.histogram = copy.deepcopy(own.loop_lag.histogram)
+    result.link_lag = {key: copy.deepcopy(histogram) for key, histogram in own.link_lag.items()}
     for name, label, parts in rows:
         if name == "loop":
             result.loop_lag.histogram.add(parts)
+        elif name == "link":
+            result.link_lag.setdefault(tuple(label), Histogram(LAG_S)).add(parts)
         elif name == "http":
             result.http.setdefault(label, Histogram(HTTP_S)).add(parts)
         elif name in BOUNDS:  # else of another release
@@ -155,8 +168,12 @@ class HostView:
         self._others = list(others)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """List the connected workers."""
-        return self._pool.workers()
+        """List the connected workers; one that any gateway has ejected counts as that."""
+        ejected = {name for other in self._others for name in other.get("ejected", ())}
+        return tuple(
+            replace(worker, is_ejected=worker.is_ejected or worker.name in ejected)
+            for worker in self._pool.workers()
+        )
 
     def queue_depths(self) -> Mapping[str, int]:
         """Count the waiting tasks of each model."""
