@@ -58,9 +58,16 @@ def free_shm() -> int | None:
 
 
 def max_tasks(root: Path = _ROOT) -> int | None:
-    """Return how many processes and threads the control groups allow; None means no limit."""
-    found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
-    return min((int(text) for text in found if text.isdecimal()), default=None)
+    """Return how many processes and threads this user and the control groups may have.
+
+    None means no limit; root has none of its own.
+    """
+    texts = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
+    found = [int(text) for text in texts if text.isdecimal()]
+    of_user, _ = limit(resource.RLIMIT_NPROC)
+    if of_user >= 0 and os.geteuid() != 0:
+        found.append(of_user)
+    return min(found, default=None)
 
 
 def may_open_uvm() -> bool:
