@@ -98,7 +98,8 @@ class Metrics:
 
     def worker_lost(self, worker: str, model: str) -> None:
         """Count a lost connection of a worker."""
-        self.losses[worker, model] += 1
+        n_before = self.losses.pop((worker, model), 0)
+        self.losses[worker, model] = n_before + 1  # the latest stands last
 
     def forget_worker(self, worker: str) -> None:
         """Forget the values of a worker that is gone; its counters stay in the sums."""
@@ -125,9 +126,8 @@ class Metrics:
         """Take the counters of a heartbeat."""
         self.stats.record(worker, model, epoch, stats)
         self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
-        lag = self.link_lag.get((worker, model))
-        if lag is None:
-            lag = self.link_lag[worker, model] = Histogram(LAG_S)
+        lag = self.link_lag.pop((worker, model), None) or Histogram(LAG_S)
+        self.link_lag[worker, model] = lag
         lag.observe(stats.link_lag_s)
 
     def http_request(self, route: str, status: int, seconds: float) -> None:

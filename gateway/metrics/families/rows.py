@@ -29,7 +29,8 @@ def by_worker(
 
     Pods and workers on demand come with ever new names. The rows of all but the `MAX_DEPARTED`
     newest of those that are not `present` are added up under the worker name "", so that sums over
-    the workers never fall and the page does not grow.
+    the workers never fall and the page does not grow. `rows` have what was heard last at the end:
+    a worker that starts again is not taken for an old one meanwhile, or the common row would fall.
     """
     departed = [key for key in rows if key[0] not in present]
     old = set(departed[: max(0, len(departed) - MAX_DEPARTED)])

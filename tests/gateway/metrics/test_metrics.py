@@ -192,6 +192,16 @@ def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
     assert len(lags) == MAX_DEPARTED + 2
 
 
+def test_a_worker_that_leaves_for_a_moment_keeps_its_rows_however_many_have_left_before() -> None:
+    gateway_metrics = Metrics()
+    for name in ("old", *(f"pod-{i}" for i in range(2 * MAX_DEPARTED)), "old"):
+        gateway_metrics.record_stats(name, "m", 1, Stats(n_predicted=2))
+        gateway_metrics.worker_lost(name, "m")
+    found = samples(gateway_metrics)
+    for family in ("predicted_tokens_total", "worker_losses_total", "link_loop_lag_seconds_count"):
+        assert found[f"llamapool_{family}", ("m", "old")] > 0
+
+
 def test_guesses_are_counted_over_workers_and_positions() -> None:
     gateway_metrics = metrics()
     drafts = {"n_draft": 10, "n_draft_accepted": 6, "n_drafts": 4}
