@@ -27,7 +27,6 @@ from gateway.metrics.view import PoolView, WorkerView
 
 Counted = Mapping[str, Any]
 """Counters of one gateway as JSON: rows of [name, labels, value]; histograms as their parts."""
-_Label = str | tuple[str, ...]
 
 _KEYS, _CPU = "keys", "cpu_s"
 
@@ -39,7 +38,7 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     for model, latencies in metrics.latencies.items():
         histograms += [[name, model, getattr(latencies, name).parts()] for name in BOUNDS]
     histograms.append(["loop", "", metrics.loop_lag.histogram.parts()])
-    histograms += [["link", list(key), lag.parts()] for key, lag in metrics.link_lag.items()]
+    histograms += [["link", "\n".join(key), lag.parts()] for key, lag in metrics.link_lag.items()]
     return {
         "counters": _counters(metrics),
         "histograms": histograms,
@@ -84,16 +83,15 @@ def sum_ended(snapshots: Iterable[Counted]) -> dict[str, Any]:
 def sum_snapshots(snapshots: Iterable[Counted]) -> dict[str, Any]:
     """Add counters; values that hold only while a gateway runs are left out."""
     counters: Counter[tuple[str, tuple[str, ...]]] = Counter()
-    histograms: dict[tuple[str, _Label], list[float]] = {}
+    histograms: dict[tuple[str, str], list[float]] = {}
     workers: list[Any] = []
     for saved in snapshots:
         for name, labels, n in saved.get("counters", ()):
             counters[name, tuple(labels)] += n
         for name, label, parts in saved.get("histograms", ()):
-            key = name, label if isinstance(label, str) else tuple(label)
-            before = histograms.setdefault(key, [0] * len(parts))
+            before = histograms.setdefault((name, label), [0] * len(parts))
             if len(before) == len(parts):  # else of another release
-                histograms[key] = [a + b for a, b in zip(before, parts, strict=True)]
+                histograms[name, label] = [a + b for a, b in zip(before, parts, strict=True)]
         workers += saved.get("workers", ())
     return {
         "counters": [[name, list(labels), n] for (name, labels), n in counters.items()],
@@ -143,7 +141,7 @@ def _keys(own: KeyCounts, others: Mapping[Any, float]) -> KeyCounts:
     return result
 
 
-def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, Any, Any]]) -> None:
+def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str, Any]]) -> None:
     result.http = {label: copy.deepcopy(histogram) for label, histogram in own.http.items()}
     result.latencies = {model: copy.deepcopy(latency) for model, latency in own.latencies.items()}
     result.loop_lag.histogram = copy.deepcopy(own.loop_lag.histogram)
@@ -152,7 +150,8 @@ def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, Any
         if name == "loop":
             result.loop_lag.histogram.add(parts)
         elif name == "link":
-            result.link_lag.setdefault(tuple(label), Histogram(LAG_S)).add(parts)
+            worker, _, model = label.partition("\n")
+            result.link_lag.setdefault((worker, model), Histogram(LAG_S)).add(parts)
         elif name == "http":
             result.http.setdefault(label, Histogram(HTTP_S)).add(parts)
         elif name in BOUNDS:  # else of another release
