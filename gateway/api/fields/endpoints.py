@@ -40,7 +40,7 @@ from gateway.api.fields.tables import (
     Body,
 )
 from protocol.wire.shapes import (
-    CONTEXT_TOKENS,
+    CONTEXT_CHARS,
     FLOAT32_MAX,
     INT32_MAX,
     Clamp,
@@ -169,7 +169,9 @@ BODIES: Mapping[str, Body] = {
         },
     ),
     "Detokenize": Body(
-        doc="Tokens.", fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_TOKENS)}
+        # Of the longest text that /tokenize takes, each character may have been a token.
+        doc="Tokens.",
+        fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_CHARS)},
     ),
     "Embedding": Body(
         doc="What to embed: `input` or `content`.",
