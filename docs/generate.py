@@ -79,8 +79,9 @@ def configuration() -> str:
         " pipes, such as a\n  shell's `<(COMMAND)`, that end within 30 seconds; models and"
         " TLS keys may not. A key file\n  may be one for `llamapool gateway` only, because the"
         " gateways of `serve` do not inherit it.\n"
-        "- Relative paths in the file are relative to its folder; those of the command line and"
-        " the environment are relative to the working directory.\n"
+        "- Relative paths in the file are relative to its folder, also those of sockets (`host ="
+        ' "x.sock"`, `bind = ["ipc://x"]`); those of the command line and the environment are'
+        " relative to the working directory.\n"
         "- Without `--config`, llama.cpp's own `/etc/llama.cpp/config.ini` and"
         " `~/.config/llama.cpp/config.ini` are read, if they exist.\n",
     ]

@@ -15,7 +15,8 @@ from gateway.routes.predictions import for_vertex
 from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
-from protocol.endpoint import bound, gateway_endpoint
+from protocol.config.paths import anchored
+from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, gateway_endpoint
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 from protocol.filenames import absolute
 from protocol.process import logs
@@ -86,9 +87,9 @@ def _read_stdin() -> bytes:
 
 def load_pool(path: Path | None) -> PoolConfig:
     """Read the configuration file; the environment takes precedence over it."""
-    pool = configs.load(path) if path is not None else PoolConfig()
+    pool = PoolConfig()
     if path is not None:
-        pool = replace(pool, gateway=_with_absolute_paths(pool.gateway, absolute(path).parent))
+        pool = anchored(configs.load(path), absolute(path).parent)
     if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
         pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
     return pool
@@ -103,7 +104,7 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
         raise ConfigError(error.message) from error
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
     config = for_vertex(config, os.environ)
-    config = config if config.bind else replace(config, bind=(_local_endpoint(pool),))
+    config = _with_sockets(config, pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", ""))
     bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
     return config
 
@@ -133,21 +134,12 @@ def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:
     )
 
 
-def _with_absolute_paths(config: GatewayConfig, folder: Path) -> GatewayConfig:
-    """Resolve relative paths of a configuration file against its folder."""
+def _with_sockets(config: GatewayConfig, folder: str) -> GatewayConfig:
+    """Place the sockets that are not configured in the runtime directory, if there is one."""
+    if not folder and not config.bind:
+        raise ConfigError("no endpoint for workers: set --bind ipc://PATH or runtime_dir")
     return replace(
         config,
-        api_key_file=tuple(str(folder / name) for name in config.api_key_file),
-        curve_key_file=config.curve_key_file and str(folder / config.curve_key_file),
-        usage_dir=config.usage_dir and str(folder / config.usage_dir),
-        worker_keys=config.worker_keys and str(folder / config.worker_keys),
-        ssl_key_file=config.ssl_key_file and str(folder / config.ssl_key_file),
-        ssl_cert_file=config.ssl_cert_file and str(folder / config.ssl_cert_file),
+        bind=config.bind or (f"ipc://{Path(folder) / WORKERS_SOCKET}",),
+        admin_socket=config.admin_socket or (folder and str(Path(folder) / ADMIN_SOCKET)),
     )
-
-
-def _local_endpoint(pool: PoolConfig) -> str:
-    folder = pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", "")
-    if not folder:
-        raise ConfigError("no endpoint for workers: set --bind ipc://PATH or runtime_dir")
-    return f"ipc://{Path(folder) / 'workers.sock'}"

@@ -144,11 +144,14 @@ def _tracing() -> "Tracing":
     """Set up the traces; raises `ConfigError`, also if the extra `otel` is not installed."""
     try:
         from gateway.tracing.tracing import open_tracing
+
+        return open_tracing()
+    except ValueError as error:  # OpenTelemetry reads some variables when it is imported
+        raise ConfigError(str(error)) from error
     except ImportError as error:
         raise ConfigError(
             f"otel: {error.name} is missing: pip install 'llamapool[otel]'"
         ) from error
-    return open_tracing()
 
 
 def _model_manager(config: GatewayConfig, pool: Pool) -> ModelManager | None:

@@ -20,6 +20,7 @@ from gateway.fleet.admin_listener import AdminListener
 from gateway.free_descriptors import watch_descriptors
 from gateway.free_memory import give_back_memory
 from gateway.garbage import collect_garbage
+from gateway.http.certificate import fault_of_dates
 from gateway.http.connections import Connections, ServerConfig
 from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts
@@ -163,6 +164,7 @@ def _announce(listeners: Listeners, notifier: Notifier) -> None:
     """Report that clients are served."""
     urls = listeners.urls
     _warn_if_open(listeners.config, listeners.bound_urls[0])
+    _warn_of_dates(listeners.config)
     for url in listeners.bound_urls:
         logger.info("listening", extra={"url": url})
     notifier.send(X_URL=urls[0])
@@ -231,5 +233,20 @@ def _warn_if_open(config: GatewayConfig, url: str) -> None:
                 "url": url,
                 "action": "ANYBODY who can reach this address is served",
                 "hint": "set --api-key or --api-key-file",
+            },
+        )
+
+
+def _warn_of_dates(config: GatewayConfig) -> None:
+    if not config.ssl_cert_file:
+        return
+    if cause := fault_of_dates(config.ssl_cert_file, config.ssl_key_file):
+        logger.warning(
+            "certificate not valid",
+            extra={
+                "file": config.ssl_cert_file,
+                "cause": cause,
+                "action": "it is served, and clients that check it hang up",
+                "hint": "replace it, or set the clock; then reload",
             },
         )

@@ -13,6 +13,11 @@ from pathlib import PurePath
 from protocol.errors import ConfigError
 from protocol.filenames import is_text
 
+WORKERS_SOCKET = "workers.sock"
+ADMIN_SOCKET = "admin.sock"
+"""Names in the runtime directory: where workers dial, and where `llamapool status` asks."""
+UNIX_SUFFIX = ".sock"
+"""An address of `host` that ends so is the path of a Unix socket."""
 UNIX_PATH_MAX = 107
 """Bytes of a path in Linux's `sockaddr_un`, without the final NUL."""
 _ANY = ("*", "0.0.0.0", "::")  # noqa: S104 # only recognised here

@@ -19,6 +19,7 @@ from gateway.api.fields.chat.reasoning import (
 from gateway.api.fields.chat.tools import ToolUse, check_tool_use
 from gateway.api.fields.options import read_flag, read_n_top, read_object, read_ping_interval
 from gateway.api.fields.params import read_params
+from gateway.api.fields.structured import AnswerSchema
 from gateway.api.reply import (
     RequestPlan,
     ResponseFormatter,
@@ -44,8 +45,7 @@ class DialectFields:
     messages: tuple[ChatMessage, ...]
     media: ChatMedia
     tools: ToolUse = ToolUse()
-    schema: str | None = None
-    """JSON text of the schema that the answer must match."""
+    schema: AnswerSchema = AnswerSchema()
     effort: str | None = None
     """How much to reason, for the template."""
     template_variables: Mapping[str, Any] = field(default_factory=dict)
@@ -132,6 +132,7 @@ def plan_chat(
         links=tuple(media.links),
         failure=failure,
         messages_field=request.own.messages_field,
+        schema_field=request.own.schema.field,
     )
 
 
@@ -162,7 +163,7 @@ def _chat(request: ChatRequest) -> Chat:
         tools=own.tools.tools,
         tool_choice=own.tools.choice,
         parallel_tool_calls=request.parallel_tool_calls,
-        schema=own.schema,
+        schema=own.schema.text,
         reasoning_format=request.reasoning_format,
         add_generation_prompt=continuation.add_generation_prompt,
         continue_final_message=continuation.continues,

@@ -102,6 +102,8 @@ class RequestPlan:
     """Returns the frame of an error that comes after the first byte."""
     messages_field: str = "messages"
     """The field of the body from which the messages come, for errors of the chat template."""
+    schema_field: str = "response_format"
+    """The field from which the schema of a chat's answer comes, for errors in it."""
 
 
 _MAX_TASKS = 8192

@@ -54,7 +54,8 @@ class HttpServer:
         """Clients whose TLS has begun, the oldest first."""
         self._ending: set[asyncio.Task[None]] = set()
         """Handshakes that were ended."""
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting: list[socket.socket] = []
+        """Listening sockets of TLS clients."""
         self._servers: list[asyncio.Server] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cutting = False
@@ -68,7 +69,8 @@ class HttpServer:
             if self._tls:
                 sock.setblocking(False)
                 sock.listen(self._config.backlog)
-                self._accepting.append(asyncio.create_task(self._accept_tls(sock)))
+                self._accepting.append(sock)
+                self._listen_tls(sock)
                 continue
             accepted, backlog = partial(self._accepted, sock), self._config.backlog
             self._servers.append(await asyncio.start_server(accepted, sock=sock, backlog=backlog))
@@ -79,9 +81,9 @@ class HttpServer:
         self._config.connections.retire()
 
     async def emptied(self) -> None:
-        """Wait until no connection is open."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait until no connection is open, and none whose TLS has begun."""
+        while waiting := {*self._tasks, *self._handshakes.values()}:
+            await asyncio.wait(waiting)
 
     async def close(self, *, grace_s: float) -> None:
         """Stop accepting, close idle connections at once and the others after `grace_s`."""
@@ -143,20 +145,27 @@ class HttpServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept_tls(self, listener: socket.socket) -> None:
-        """Accept clients; asyncio's server neither counts nor ends those that do not go on."""
-        loop = asyncio.get_running_loop()
+    def _listen_tls(self, listener: socket.socket) -> None:
+        """Accept clients; asyncio's server neither counts nor ends those that do not go on.
+
+        No task: one that is cancelled just when it has accepted a client would drop it.
+        """
+        if listener in self._accepting:
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listener, self._accept_tls, listener)
+
+    def _accept_tls(self, listener: socket.socket) -> None:
         try:
-            while True:
-                try:
-                    sock, _ = await loop.sock_accept(listener)
-                except OSError:  # the client has left, or no descriptor is free
-                    await asyncio.sleep(_PAUSE_S)
-                    continue
-                self._handshakes[sock] = asyncio.create_task(self._shake_hands(sock))
-                self._end_oldest_handshake()
-        finally:
-            listener.close()
+            sock, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # another gateway has it; it has left
+            return
+        except OSError:  # no descriptor is free
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(_PAUSE_S, self._listen_tls, listener)
+            return
+        self._handshakes[sock] = asyncio.create_task(self._shake_hands(sock))
+        self._end_oldest_handshake()
 
     async def _shake_hands(self, sock: socket.socket) -> None:
         try:
@@ -176,8 +185,9 @@ class HttpServer:
 
     def _stop_accepting(self) -> None:
         accepting, self._accepting = self._accepting, []
-        for task in accepting:
-            task.cancel()
+        for listener in accepting:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()

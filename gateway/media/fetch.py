@@ -31,7 +31,7 @@ _CHUNK = 16 * 1024
 """Bytes that are read at once."""
 _TURN_S = 0.0005
 """Seconds of reading after which the loop turns: 16 KB in chunks of one byte take 40 ms."""
-_UNTYPED = frozenset({"application/octet-stream", "binary/octet-stream"})
+_UNTYPED = frozenset({"", "application/octet-stream", "binary/octet-stream"})
 """Types that object stores give for any file; the decoder detects the format."""
 
 
@@ -177,7 +177,7 @@ class Fetcher:
     def _check(self, headers: dict[str, str], kind: str) -> None:
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if not media_type.startswith(f"{kind}/") and media_type not in _UNTYPED:
-            raise NotFetched(f"is {media_type or 'of no type'}, not {kind}/*")
+            raise NotFetched(f"is {media_type}, not {kind}/*")
         if headers.get("content-encoding", "identity").lower() != "identity":
             raise NotFetched("is sent compressed")
         length = headers.get("content-length", "")

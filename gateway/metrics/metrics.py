@@ -42,7 +42,8 @@ class Metrics:
         """Counts the streams that are kept to be read again, and their bytes."""
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
-        self.link_lag: dict[str, Histogram] = {}
+        self.link_lag: dict[tuple[str, str], Histogram] = {}
+        """By worker and model: what each gateway hears, so the sums have every interval of each."""
         self.http_statuses: Counter[tuple[str, str]] = Counter()
         self._scraped: dict[str, float] = {}
 
@@ -97,13 +98,13 @@ class Metrics:
 
     def worker_lost(self, worker: str, model: str) -> None:
         """Count a lost connection of a worker."""
-        self.losses[worker, model] += 1
+        n_before = self.losses.pop((worker, model), 0)
+        self.losses[worker, model] = n_before + 1  # the latest stands last
 
     def forget_worker(self, worker: str) -> None:
         """Forget the values of a worker that is gone; its counters stay in the sums."""
         self.rates.forget(worker)
         self.stats.forget(worker)
-        self.link_lag.pop(worker, None)
 
     def dropped(self, n: int) -> None:
         """Count messages that belong to no current task."""
@@ -125,9 +126,8 @@ class Metrics:
         """Take the counters of a heartbeat."""
         self.stats.record(worker, model, epoch, stats)
         self.rates.note(worker, epoch, stats.n_predicted, time.monotonic())
-        lag = self.link_lag.get(worker)
-        if lag is None:
-            lag = self.link_lag[worker] = Histogram(LAG_S)
+        lag = self.link_lag.pop((worker, model), None) or Histogram(LAG_S)
+        self.link_lag[worker, model] = lag
         lag.observe(stats.link_lag_s)
 
     def http_request(self, route: str, status: int, seconds: float) -> None:

@@ -77,6 +77,7 @@ class StatsBook:
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], WorkerSums] = {}
+        """By worker and model; what was heard last stands last."""
         self._latest: dict[str, Stats] = {}
 
     def __repr__(self) -> str:
@@ -86,9 +87,8 @@ class StatsBook:
     def record(self, worker: str, model: str, epoch: int, stats: Stats) -> None:
         """Store the newest counters of a worker; a new epoch begins at zero."""
         self._latest[worker] = stats
-        row = self._rows.get((worker, model))
-        if row is None:
-            row = self._rows[worker, model] = WorkerSums()
+        row = self._rows.pop((worker, model), None) or WorkerSums()
+        self._rows[worker, model] = row
         row.note(epoch, _values(stats), stats.accepted_at)
         row.n_tokens_max = max(row.n_tokens_max, stats.n_tokens_max)
 

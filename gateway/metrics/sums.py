@@ -8,9 +8,17 @@ takes for a restart from zero.
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from gateway.metrics.counters import BOUNDS, HTTP_S, ConnectionCounts, Histogram, ModelLatencies
+from gateway.metrics.counters import (
+    BOUNDS,
+    HTTP_S,
+    LAG_S,
+    ConnectionCounts,
+    Histogram,
+    ModelLatencies,
+)
 from gateway.metrics.keys import KeyCounts, keep_busiest
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.process_usage import ProcessUsage
@@ -30,6 +38,7 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
     for model, latencies in metrics.latencies.items():
         histograms += [[name, model, getattr(latencies, name).parts()] for name in BOUNDS]
     histograms.append(["loop", "", metrics.loop_lag.histogram.parts()])
+    histograms += [["link", "\n".join(key), lag.parts()] for key, lag in metrics.link_lag.items()]
     return {
         "counters": _counters(metrics),
         "histograms": histograms,
@@ -40,9 +49,8 @@ def snapshot(metrics: Metrics, view: PoolView) -> dict[str, Any]:
         "resident_bytes": metrics.process.resident_bytes,
         "depths": dict(view.queue_depths()),
         "n_quarantined": view.n_quarantined(),
-        "tasks_of_keys": {
-            metrics.keys.label(key): list(both) for key, both in view.tasks_of_keys().items()
-        },
+        "ejected": [worker.name for worker in view.workers() if worker.is_ejected],
+        "tasks_of_keys": {key: list(both) for key, both in view.tasks_of_keys().items()},
     }
 
 
@@ -137,9 +145,13 @@ def _add_histograms(result: Metrics, own: Metrics, rows: Iterable[tuple[str, str
     result.http = {label: copy.deepcopy(histogram) for label, histogram in own.http.items()}
     result.latencies = {model: copy.deepcopy(latency) for model, latency in own.latencies.items()}
     result.loop_lag.histogram = copy.deepcopy(own.loop_lag.histogram)
+    result.link_lag = {key: copy.deepcopy(histogram) for key, histogram in own.link_lag.items()}
     for name, label, parts in rows:
         if name == "loop":
             result.loop_lag.histogram.add(parts)
+        elif name == "link":
+            worker, _, model = label.partition("\n")
+            result.link_lag.setdefault((worker, model), Histogram(LAG_S)).add(parts)
         elif name == "http":
             result.http.setdefault(label, Histogram(HTTP_S)).add(parts)
         elif name in BOUNDS:  # else of another release
@@ -155,8 +167,12 @@ class HostView:
         self._others = list(others)
 
     def workers(self) -> tuple[WorkerView, ...]:
-        """List the connected workers."""
-        return self._pool.workers()
+        """List the connected workers; one that any gateway has ejected counts as that."""
+        ejected = {name for other in self._others for name in other.get("ejected", ())}
+        return tuple(
+            replace(worker, is_ejected=worker.is_ejected or worker.name in ejected)
+            for worker in self._pool.workers()
+        )
 
     def queue_depths(self) -> Mapping[str, int]:
         """Count the waiting tasks of each model."""

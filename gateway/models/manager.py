@@ -26,6 +26,8 @@ from gateway.models.state_machine import (
     Send,
     StateChanged,
     no_room,
+    too_long,
+    unreachable,
 )
 from gateway.models.views import RELOADED, change, listed, removed
 from gateway.pool.pool import Pool
@@ -53,6 +55,10 @@ _FIRST_LIST_S = 10.0
 """Seconds that the start waits for the supervisor's list of models."""
 _DIAL_S = 10.0
 """A worker that serves dials each gateway at least once a second."""
+_PATIENCE_S = 10.0
+"""Seconds that a model waits for others to be idle; then the one used longest ago is closed."""
+_NO_ROOM_S = 0.5
+"""Pause after a model found no room although none of those that are known takes it."""
 _LOOK_S = 0.02
 """Seconds between two looks for a worker that is dialling: a load takes a second or more."""
 
@@ -141,13 +147,22 @@ class ModelManager:
         request_id, future = self._enter(model)
         try:
             async with asyncio.timeout(self._timeout_s):
+                while not (await asyncio.wait({future}, timeout=_PATIENCE_S))[0]:
+                    self._insist(model)
                 await future
         except TimeoutError as error:
             self._give_up(request_id, model, future)
-            raise _too_long(self._timeout_s) from error
+            raise too_long(self._timeout_s) from error
         except BaseException:
             self._give_up(request_id, model, future)
             raise
+
+    def _insist(self, model: ManagedModel) -> None:
+        """Make room for a model that has waited long."""
+        if not model.is_running:
+            action = "of the loaded models the one used longest ago takes no new requests"
+            logger.info("model waits", extra={"model": model.name, "action": action})
+            self._perform(self.states.insist(model))
 
     def _enter(self, model: ManagedModel) -> tuple[int, "asyncio.Future[None]"]:
         request_id = next(self._request_ids)
@@ -301,7 +316,12 @@ class ModelManager:
                 self.downloads.take_report(line)
             case NoRoom(model=name):
                 self._perform(self.states.refused_room(name))
+                asyncio.get_running_loop().call_later(_NO_ROOM_S, self._retry)
         self._wake()
+
+    def _retry(self) -> None:
+        if not self._is_draining:
+            self._perform(self.states.retry())
 
     def _take_list(self, line: Listed) -> None:
         self._perform(self.states.listed(line))
@@ -316,7 +336,7 @@ class ModelManager:
         """Fail the orders that wait for a list: it went down with the connection."""
         for future in self._answers.values():
             if not future.done():
-                future.set_exception(_unreachable())
+                future.set_exception(unreachable())
         self._wake()
 
     def _wake(self) -> None:
@@ -334,13 +354,13 @@ class ModelManager:
                     self._waiters.append(waiter)
                     await waiter
         except TimeoutError as error:
-            raise _too_long(self._timeout_s) from error
+            raise too_long(self._timeout_s) from error
 
     def _check_running(self) -> None:
         if self._is_draining:
             raise shutting_down()
         if not self.channel.is_open:
-            raise _unreachable()
+            raise unreachable()
 
     def _perform(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -375,12 +395,3 @@ class ModelManager:
             return
         shown, sleeps = self._shown(model), self._sleeps(name)
         self.events.publish(change(model, shown, has_started=has_started, sleeps=sleeps))
-
-
-def _unreachable() -> TaskError:
-    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
-
-
-def _too_long(limit_s: float) -> TaskError:
-    message = f"the models were not loaded or unloaded within {limit_s:g} s"
-    return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 5})

@@ -22,6 +22,8 @@ class ManagedModel:
         self.state = ModelState.UNLOADED
         self.is_stopping = False
         """Whether it is being unloaded: it takes no new request."""
+        self.is_closing = False
+        """Whether a model that has waited long needs its place: it takes no new request, either."""
         self.is_unlisted = False
         """Whether no source lists it any more: it is forgotten once it is unloaded."""
         self.n_deletions = 0
@@ -40,6 +42,7 @@ class ManagedModel:
 
     def __repr__(self) -> str:
         marks = f"{' stopping' if self.is_stopping else ''}{' failed' if self.has_failed else ''}"
+        marks += " closing" if self.is_closing else ""
         return f"<ManagedModel {self.info.name} {self.state} requests={self.n_requests}{marks}>"
 
     @property
@@ -55,12 +58,13 @@ class ManagedModel:
     @property
     def is_usable(self) -> bool:
         """Whether a request can be given to it now."""
-        return self.state is ModelState.LOADED and not self.is_stopping
+        return self.state is ModelState.LOADED and not (self.is_stopping or self.is_closing)
 
     @property
     def is_idle(self) -> bool:
         """Whether it can be unloaded to make room: it is loaded and has no request."""
-        return self.is_usable and self.n_requests == 0 and not self.is_kept
+        is_loaded = self.state is ModelState.LOADED and not self.is_stopping
+        return is_loaded and self.n_requests == 0 and not self.is_kept
 
     @property
     def has_failed(self) -> bool:
@@ -98,7 +102,7 @@ class ManagedModel:
         if state is ModelState.LOADED or self.is_stopping:
             self.exit_code, self.why = 0, ""
         if state is ModelState.UNLOADED:
-            self.is_stopping = self.is_kept = self.owes_idle = False
+            self.is_stopping = self.is_closing = self.is_kept = self.owes_idle = False
         return True
 
     def _state_of_workers(self) -> ModelState:

@@ -2,8 +2,9 @@
 
 Pure and synchronous: each call returns the actions to perform. A place is taken in the line that
 decides, so that no two models get the same one. Requests for a model that is not loaded share one
-entry of a FIFO queue. A model with an entry in the queue or a running request is never unloaded to
-make room.
+entry of a FIFO queue. A model with a running request is never unloaded to make room. If the running
+models are never idle, the one used longest ago is closed for one that has waited long: its new
+requests join the queue, and it is unloaded when the others have ended.
 """
 
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ class ModelStates:
         self._models_max = models_max
         self._queue: dict[str, dict[int, None]] = {}
         """Model to the requests that wait for it, in the order of the models' first requests."""
+        self._overdue: set[str] = set()
+        """Models in the queue that have waited long."""
         self._n_used = 0
 
     def __repr__(self) -> str:
@@ -86,8 +89,19 @@ class ModelStates:
         self._queue.setdefault(model.name, {})[request_id] = None
         return self._serve_queue()
 
+    def insist(self, model: ManagedModel) -> list[Action]:
+        """Note that a request has waited long for a model: a busy one makes room for it."""
+        if model.name not in self._queue:
+            return []
+        self._overdue.add(model.name)
+        return self._serve_queue()
+
+    def retry(self) -> list[Action]:
+        """Load what waits, after a pause."""
+        return self._serve_queue()
+
     def take(self, model: ManagedModel) -> bool:
-        """Count a request of a model if it is loaded; false if it is not."""
+        """Count a request of a model if it is loaded and open; false if it is not."""
         model.n_requests += model.is_usable
         return model.is_usable
 
@@ -97,7 +111,7 @@ class ModelStates:
             if request_id in requests:
                 del requests[request_id]
                 if not requests:
-                    del self._queue[name]
+                    self._leave_queue(name)
                 return self._settle(self.models[name]) + self._serve_queue()
         return []
 
@@ -158,16 +172,21 @@ class ModelStates:
             return []
         model.is_kept = is_kept
         model.is_stopping &= not is_kept
+        model.is_closing &= not is_kept
         return self._serve_queue()
 
     def refused_room(self, name: str) -> list[Action]:
-        """Note that a model was not loaded, because other gateways have taken all places."""
+        """Note that a model was not loaded, because all places are taken.
+
+        If it is not known by what, `retry` is due after a pause.
+        """
         model = self.models.get(name)
         if model is None or model.workers or not model.is_running:
             return []
         model.become(ModelState.UNLOADED)
         model.is_stopping = False
-        return [StateChanged(name), *self._serve_queue()]
+        is_known = self._n_free() <= 0
+        return [StateChanged(name), *(self._serve_queue() if is_known else ())]
 
     def _settle(self, model: ManagedModel) -> list[Action]:
         """Report that a model has no request here, if another gateway waits for that."""
@@ -219,7 +238,7 @@ class ModelStates:
     def _serve_queue(self) -> list[Action]:
         """Admit requests of loaded models, load what has room, and make room for the rest."""
         actions: list[Action] = []
-        n_needed = 0
+        needed: list[str] = []
         for name in list(self._queue):
             model = self.models[name]
             if model.is_usable:
@@ -229,8 +248,9 @@ class ModelStates:
             elif model.state is ModelState.UNLOADED and self._n_free() > 0:
                 actions += self._start(model)
             elif model.state is ModelState.UNLOADED or model.is_stopping:
-                n_needed += 1
-        return actions + self._make_room(n_needed)
+                needed.append(name)
+        actions += self._make_room(len(needed))
+        return actions + self._close_for(len(self._overdue.intersection(needed)))
 
     def _make_room(self, n_needed: int) -> list[Action]:
         actions: list[Action] = []
@@ -238,6 +258,23 @@ class ModelStates:
         while self._n_free() + n_leaving < n_needed and (victim := self._victim()):
             actions += self._stop(victim, if_unused=True)
             n_leaving += 1
+        return actions
+
+    def _close_for(self, n_overdue: int) -> list[Action]:
+        """Close as many busy models as the overdue ones need; open those again that need not be."""
+        n_leaving = sum(model.is_stopping for model in self.models.values())
+        n_short = max(0, n_overdue - max(0, self._n_free()) - n_leaving)
+        busy = [
+            model
+            for model in self.models.values()
+            if (model.n_requests or model.is_closing) and not (model.is_stopping or model.is_kept)
+        ]
+        busy.sort(key=lambda model: (not model.is_closing, model.last_used))
+        actions: list[Action] = []
+        for place, model in enumerate(busy):
+            model.is_closing = model.state is ModelState.LOADED and place < n_short
+            if model.is_usable and model.name in self._queue:
+                actions += self._admit_all(model)
         return actions
 
     def _n_free(self) -> int:
@@ -249,7 +286,7 @@ class ModelStates:
         able = [
             model
             for model in self.models.values()
-            if model.is_idle and model.name not in self._queue
+            if model.is_idle and (model.is_closing or model.name not in self._queue)
         ]
         return min(able, key=lambda model: model.last_used, default=None)
 
@@ -267,12 +304,17 @@ class ModelStates:
         return [Send(Order(verb=Verb.UNLOAD, model=model.name, if_unused=if_unused))]
 
     def _admit_all(self, model: ManagedModel) -> list[Action]:
-        requests = self._queue.pop(model.name)
+        requests = self._leave_queue(model.name)
         model.n_requests += len(requests)
         return [Admit(request_id) for request_id in requests]
 
     def _refuse_all(self, name: str, error: TaskError) -> list[Action]:
-        return [Refuse(request_id, error) for request_id in self._queue.pop(name, {})]
+        return [Refuse(request_id, error) for request_id in self._leave_queue(name)]
+
+    def _leave_queue(self, name: str) -> dict[int, None]:
+        """Take a model out of the queue; return the requests that waited for it."""
+        self._overdue.discard(name)
+        return self._queue.pop(name, {})
 
     def _relist(self, model: ManagedModel, info: ModelInfo | None) -> list[Action]:
         """Take in the new listing of a model; None means that it is not listed."""
@@ -294,7 +336,7 @@ class ModelStates:
     def _forget_workers(self, model: ManagedModel) -> None:
         """Forget a model's workers: a new connection reports them again."""
         model.workers.clear()
-        model.is_stopping = model.is_kept = model.owes_idle = False
+        model.is_stopping = model.is_closing = model.is_kept = model.owes_idle = False
         if model.is_running:
             model.become(ModelState.UNLOADED)
 
@@ -316,3 +358,14 @@ def no_room() -> TaskError:
     """Return llama-server's error for a load while every running model is busy."""
     message = "model limit reached, try again later"
     return TaskError(ErrorCode.OVERLOADED, message, detail=_RETRY_S)
+
+
+def unreachable() -> TaskError:
+    """Return the error for an order that the supervisor cannot get."""
+    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
+
+
+def too_long(limit_s: float) -> TaskError:
+    """Return the error for a model that was not loaded or unloaded in time."""
+    message = f"the models were not loaded or unloaded within {limit_s:g} s"
+    return TaskError(ErrorCode.OVERLOADED, message, detail={"retry_after_s": 5})

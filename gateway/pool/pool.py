@@ -193,13 +193,19 @@ class Pool:
         return stream
 
     def act_on_slot(
-        self, task: SlotAction, slot_id: int, *, tenant: str, record: RequestRecord | None = None
+        self,
+        task: SlotAction,
+        slot_id: int,
+        *,
+        model: str,
+        tenant: str,
+        record: RequestRecord | None = None,
     ) -> TaskStream:
-        """Give an action to the worker that has the slot now; raises `TaskError`."""
-        owner = self.dispatcher.slots.owner(slot_id)
+        """Give an action to the worker that has the slot of a model; raises `TaskError`."""
+        owner = self.dispatcher.slots.numbered(model, slot_id)
         if owner is None:
             raise InvalidRequest("Invalid slot ID", param="id_slot")
-        name, model, slot = owner
+        name, slot = owner
         if not any(
             worker.is_ready and worker.name == name for worker in self.dispatcher.workers.values()
         ):

@@ -106,8 +106,8 @@ class Admin:
         self._service.ready_cards()
         if "fail_on_no_slot" in request.query_params and not self._service.pool.health().slots_idle:
             raise TaskError(ErrorCode.UNAVAILABLE, _NO_SLOT)
-        model = request.query_params.get("model")
-        if model:
+        model = request.query_params.get("model") or None
+        if model is not None:
             model = (await self._service.card(model, request.scope, request.receive)).name
         legacy = "legacy" in request.query_params
         return json_response(await self._slots(request.scope, model, legacy=legacy))

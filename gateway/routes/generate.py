@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from starlette.types import Receive, Scope, Send
 
 from gateway.api.fields.prompt import is_several
+from gateway.api.fields.structured import RESPONSE_FORMAT
 from gateway.api.reply import RequestPlan, TaskOutcome, whole_calls
 from gateway.http.answer_budget import AnswerReservation
 from gateway.http.bodies.body import HELD, in_thread
@@ -205,12 +206,16 @@ def _weight(outcome: TaskOutcome) -> int:
 
 @contextmanager
 def fields_named(plan: RequestPlan) -> Iterator[None]:
-    """Let a worker's error about the messages name the field that the client sent."""
+    """Let a worker's error about messages or a schema name the field that the client sent."""
     try:
         yield
     except TaskError as error:
         if error.param == "messages":
             error.param = plan.messages_field
+        if error.param == RESPONSE_FORMAT:
+            error.param = plan.schema_field
+            head, field = f"Field '{RESPONSE_FORMAT}'", f"Field '{plan.schema_field}'"
+            error.message = error.message.replace(head, field, 1)
         raise
 
 

@@ -19,6 +19,7 @@ from gateway.http.bodies.body import (
     MIB,
     BodyLimits,
     in_thread,
+    is_form,
     read_form,
     read_json,
     read_list,
@@ -106,7 +107,7 @@ class Service:
         self.pool.dispatcher.allowances.request(scope["tenant"], limits_of(scope))
         if kind == "Adapters":
             return await read_list(scope, receive, self.body_limits)
-        if BODIES[kind].is_form:
+        if BODIES[kind].is_form or is_form(scope):
             form = await read_form(scope, receive, self.body_limits)
             parse = partial(parse_texts, limits=self.config.limits)
             return await in_thread(_is_large(scope), from_form, kind, form, parse)

@@ -11,6 +11,8 @@ from protocol.wire.messages import Detokenized, Tokenized
 
 _LONG = 4096
 """Above this many tokens, the answer is written in a thread: other streams would wait for it."""
+_LONG_TEXT = 64 * _LONG
+"""Above this many characters, the same for a text."""
 
 
 class TokenEndpoints:
@@ -36,4 +38,5 @@ class TokenEndpoints:
         asked = await self._service.read(scope, receive, "Detokenize")
         task = await asked.in_thread(detokenize_task, asked.body, asked.card.n_vocab)
         result = await self._service.run(task, asked.card, scope, receive, Detokenized)
-        return json_response({"content": result.content})
+        is_long = len(result.content) > _LONG_TEXT
+        return await in_thread(is_long, lambda: json_response({"content": result.content}))

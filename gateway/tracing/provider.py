@@ -9,6 +9,7 @@ import sys
 from importlib import import_module
 from urllib.parse import urlsplit
 
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import (
@@ -21,6 +22,9 @@ from protocol.errors import ConfigError
 from protocol.version import version
 
 _NAME = "llamapool"
+_PROPAGATORS = "OTEL_PROPAGATORS"
+_DELAY, _TIMEOUT = "OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_EXPORT_TIMEOUT"
+_QUEUE, _BATCH = "OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
 _EXPORTER, _PROTOCOL = "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_PROTOCOL"
 _TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -32,7 +36,10 @@ _OTLP = {
 
 
 def tracer_provider() -> TracerProvider:
-    """Return the provider of this process; raises `ConfigError` that names the variable."""
+    """Return the provider of this process; raises `ConfigError` that names the variable.
+
+    OpenTelemetry itself raises `ValueError` for a limit of spans, which it names.
+    """
     given = Resource.create()
     own = {}
     if str(given.attributes["service.name"]).startswith("unknown_service"):
@@ -42,8 +49,28 @@ def tracer_provider() -> TracerProvider:
     provider = TracerProvider(resource=given.merge(Resource(own)), shutdown_on_exit=False)
     exporter = _exporter()
     if exporter is not None:
-        provider.add_span_processor(BatchSpanProcessor(exporter))
+        provider.add_span_processor(_batches(exporter))
     return provider
+
+
+def propagator() -> TextMapPropagator:
+    """Return what reads the headers of clients; raises `ConfigError` that names the variable."""
+    try:
+        from opentelemetry.propagate import get_global_textmap  # its import reads the variable
+    except ValueError as error:
+        raise ConfigError(f"{_PROPAGATORS}: {error}") from error
+    return get_global_textmap()
+
+
+def _batches(exporter: SpanExporter) -> BatchSpanProcessor:
+    for name in (_DELAY, _TIMEOUT, _QUEUE, _BATCH):
+        text = os.environ.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit() and int(text)):
+            raise ConfigError(f"{name}: must be a whole number above 0, but is {text!r}")
+    try:
+        return BatchSpanProcessor(exporter)
+    except ValueError as error:
+        raise ConfigError(f"{_QUEUE}: must be at least {_BATCH}, which is 512 if unset") from error
 
 
 def collector_url() -> str:

@@ -4,7 +4,6 @@ import logging
 import threading
 from collections.abc import Mapping
 
-from opentelemetry import propagate
 from opentelemetry.propagators.textmap import Getter
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, format_span_id, format_trace_id
@@ -13,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.pool.tasks.trace import TRACE
-from gateway.tracing.provider import collector_url, tracer_provider
+from gateway.tracing.provider import collector_url, propagator, tracer_provider
 from gateway.tracing.request_trace import RequestTrace
 from protocol.version import version
 
@@ -36,6 +35,7 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
+        self._propagator = propagator()
         self._tracer = provider.get_tracer("llamapool", version())
 
     def begin(self, scope: Scope) -> RequestTrace:
@@ -48,7 +48,7 @@ class Tracing:
         method = _method_of(scope)
         span = self._tracer.start_span(
             method,
-            propagate.extract(headers, getter=_HEADERS),
+            self._propagator.extract(headers, getter=_HEADERS),
             SpanKind.SERVER,
             {
                 "http.request.method": method,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protocol.config.config import GatewayConfig
+from protocol.endpoint import UNIX_SUFFIX
 from protocol.errors import ConfigError
 from protocol.filenames import expanded, is_file
 from protocol.process import inherited
@@ -28,7 +29,6 @@ _TCP_OPTIONS = {
 }
 """Idle seconds before a probe, seconds between probes, their number; ms without an answer."""
 _WILDCARDS = {"": "", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
-_UNIX_SUFFIX = ".sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def listen(config: GatewayConfig) -> list[socket.socket]:
     port = config.port
     try:
         for host in hosts(config):
-            if host.endswith(_UNIX_SUFFIX):
+            if host.endswith(UNIX_SUFFIX):
                 bound.append(_listen_unix(expanded(host)))
                 continue
             bound.append(_listen_tcp(host, port, reuse_port=config.reuse_port))
@@ -202,7 +202,7 @@ def _address(sock: socket.socket) -> str:
 def close_unix(config: GatewayConfig) -> None:
     """Remove the socket files, after the listeners have closed."""
     for host in hosts(config):
-        if host.endswith(_UNIX_SUFFIX):
+        if host.endswith(UNIX_SUFFIX):
             with suppress(OSError):
                 expanded(host).unlink()
 
@@ -234,8 +234,6 @@ def _url(sock: socket.socket, config: GatewayConfig, instead: Mapping[str, str])
 def is_local(config: GatewayConfig) -> bool:
     """Return whether all addresses can be reached from this host only."""
     return all(
-        host in ("::1", "localhost")
-        or host.startswith(("127.", "/"))
-        or host.endswith(_UNIX_SUFFIX)
+        host in ("::1", "localhost") or host.startswith(("127.", "/")) or host.endswith(UNIX_SUFFIX)
         for host in hosts(config)
     )

@@ -1,4 +1,8 @@
-"""The log file. Lines that cannot be written are lost; the other handlers log that once."""
+"""The log file. Lines that cannot be written are lost; the other handlers log that once.
+
+A file that was renamed or removed is opened anew at the next line, as `WatchedFileHandler` does. So
+a rotation needs no signal, which all processes of a pool would have to get.
+"""
 
 import logging
 import os
@@ -12,9 +16,7 @@ class LogFile(logging.Handler):
     def __init__(self, path: str) -> None:
         """Open the file; raises `OSError`."""
         self._path = path
-        # Non-blocking: a pipe that nobody reads must hold up neither the start nor a line.
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        self._fd = os.open(path, flags, 0o666)
+        self._fd = _opened(path)
         self._is_failing = self._is_torn = False
         super().__init__()  # last: `logging` closes each handler at exit, which needs an open file
 
@@ -33,6 +35,10 @@ class LogFile(logging.Handler):
         self._is_failing = False
 
     def _write(self, line: bytes) -> None:
+        if not _is_at(self._path, self._fd):
+            before, self._fd = self._fd, _opened(self._path)
+            os.close(before)
+            self._is_torn = False
         data = b"\n" + line if self._is_torn else line
         n_written = os.write(self._fd, data)
         if n_written < len(data):  # the next write begins a new line
@@ -59,3 +65,19 @@ class LogFile(logging.Handler):
         if fd >= 0:
             os.close(fd)
         super().close()
+
+
+def _opened(path: str) -> int:
+    # Non-blocking: a pipe that nobody reads must hold up neither the start nor a line.
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+    return os.open(path, flags, 0o666)
+
+
+def _is_at(path: str, fd: int) -> bool:
+    """Return whether a path leads to an open file, or nobody can tell."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

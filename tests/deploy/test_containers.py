@@ -164,6 +164,10 @@ def test_gateway_and_worker_meet_and_are_healthy(image: dict[str, str], tmp_path
             while healthy(env) != 0:
                 assert started[-1].popen.poll() is None, started[-1].text
                 time.sleep(0.05)
+        status = subprocess.run(
+            ["llamapool", "status"], env=env, capture_output=True, text=True, check=True
+        )
+        assert re.search(r"^\S+ .* fake +ready", status.stdout, re.MULTILINE), status.stdout
         os.utime(tmp_path / "worker.state", (0, 0))
         assert healthy(env) != 0, "it makes no progress"
     finally:

@@ -143,6 +143,11 @@ def test_gateway_and_worker_run_in_units_of_their_own(machine: PrivateSystemd) -
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in environ
     slots = json.loads(ask(machine, "/slots", key_of(machine))[1])
     assert len(slots) == 1
+    assert "0 of 1 slots busy" in machine.run("llamapool", "status")
+    assert "chat-1 has left" in machine.run("llamapool", "drain", "chat-1", "--force", "--wait")
+    until(lambda: machine.show(units[1], "ActiveState") == "inactive")
+    machine.run("systemctl", "start", units[1])
+    pid = machine.show(units[1], "MainPID")
     inside = ("nsenter", "-t", pid, "-m", "-n", "--")
     # Even root sees only an empty file in their place.
     assert machine.ask(*inside, "cat", "/etc/llamapool/keys").stdout == ""

@@ -315,7 +315,7 @@ def test_flags_stand_above_the_environment_above_the_file(
     monkeypatch.setenv("LLAMA_ARG_HOST", "b")
     monkeypatch.delenv("LLAMAPOOL_PARENT", raising=False)
     config = gateway_config(load_pool(path), {"port": 3, "bind": ()})
-    assert (config.host, config.port, config.bind) == ("b", 3, ("ipc://x",))
+    assert (config.host, config.port, config.bind) == ("b", 3, (f"ipc://{tmp_path}/x",))
     assert config.api_key_file == (str(tmp_path / "k"),)
     monkeypatch.setenv("LLAMAPOOL_PARENT", "1")
     assert gateway_config(load_pool(path), {}).port == 1

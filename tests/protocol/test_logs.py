@@ -175,3 +175,31 @@ def test_a_log_file_that_cannot_be_opened_is_not_closed_at_exit(tmp_path: Path) 
     with pytest.raises(OSError) as caught:
         LogFile(str(tmp_path / "no" / "log"))
     assert len(handlers) == n_handlers, caught.tb  # the traceback keeps the object alive
+
+
+def test_a_file_that_is_renamed_or_removed_is_opened_anew(tmp_path: Path) -> None:
+    path, old = tmp_path / "pool.log", tmp_path / "pool.log.1"
+    logs.configure("part", LogConfig(file=str(path)), stream=io.StringIO())
+    lines = logging.getLogger("part")
+    lines.warning("one")
+    path.rename(old)
+    lines.warning("two")
+    lines.warning("three")
+    assert [file.read_text().count("\n") for file in (old, path)] == [1, 2]
+    path.unlink()
+    lines.warning("four")
+    assert path.read_text().endswith(" part four\n")
+
+
+def test_a_file_that_cannot_be_opened_anew_is_told_once_and_tried_again(tmp_path: Path) -> None:
+    folder, stream = tmp_path / "logs", io.StringIO()
+    folder.mkdir()
+    logs.configure("part", LogConfig(file=str(folder / "pool.log")), stream=stream)
+    lines = logging.getLogger("part")
+    folder.rename(tmp_path / "away")
+    lines.warning("one")
+    lines.warning("two")
+    assert stream.getvalue().count("log file not written") == 1
+    folder.mkdir()
+    lines.warning("three")
+    assert (folder / "pool.log").read_text().endswith(" part three\n")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protocol.endpoint import ADMIN_SOCKET
 from protocol.errors import EXIT_UNAVAILABLE
 from protocol.filenames import expanded
 from worker.settings.arguments import CommandFailed
-from worker.settings.resolve import ADMIN_SOCKET, CONTROL_SOCKET
+from worker.settings.resolve import CONTROL_SOCKET
 from worker.supervisor.runtime_directory import PREFIX, parents
 
 _TIMEOUT_S = 30.0

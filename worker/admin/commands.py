@@ -13,6 +13,7 @@ import click
 
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
+from protocol.config.paths import anchored
 from protocol.errors import EXIT_ERROR, ConfigError
 from protocol.filenames import absolute, working_directory
 from worker.admin.client import AdminClient, AdminError, NoPoolError, find_pool, supervisor_pid
@@ -24,7 +25,6 @@ from worker.settings.arguments import (
     given,
     with_options,
 )
-from worker.settings.resolve import anchored
 from worker.supervisor.rollout.plan import find_process
 
 _POLL_S = 0.25
@@ -205,6 +205,10 @@ def reload(runtime_dir: str) -> None:
     try:
         pid = supervisor_pid(folder)
         os.kill(pid, signal.SIGHUP)
+    except FileNotFoundError:
+        raise AdminError(
+            f"the pool in {folder} has no supervisor: restart its gateway and its workers instead"
+        ) from None
     except OSError as error:
         raise NoPoolError(f"cannot signal the supervisor: {error.strerror}") from None
     click.echo(f"process {pid} reads its configuration again")

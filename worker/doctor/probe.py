@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from protocol.config.config import GatewayConfig
-from protocol.endpoint import UNIX_PATH_MAX
+from protocol.endpoint import UNIX_PATH_MAX, UNIX_SUFFIX
 from protocol.errors import ConfigError
 from protocol.filenames import absolute, expanded, is_dir
 from protocol.process.listening import hosts, listen
@@ -61,9 +61,16 @@ def free_shm() -> int | None:
 
 
 def max_tasks(root: Path = _ROOT) -> int | None:
-    """Return how many processes and threads the control groups allow; None means no limit."""
-    found = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
-    return min((int(text) for text in found if text.isdecimal()), default=None)
+    """Return how many processes and threads this user and the control groups may have.
+
+    None means no limit; root has none of its own.
+    """
+    texts = [text_of(folder / "pids.max").strip() for folder in groups(root, "pids")]
+    found = [int(text) for text in texts if text.isdecimal()]
+    of_user, _ = limit(resource.RLIMIT_NPROC)
+    if of_user >= 0 and os.geteuid() != 0:
+        found.append(of_user)
+    return min(found, default=None)
 
 
 def may_open_uvm() -> bool:
@@ -78,7 +85,7 @@ def addresses(gateway: GatewayConfig) -> Iterator[tuple[str, str]]:
     plain = replace(gateway, ssl_key_file="", ssl_cert_file="")  # another check reads these
     with contextlib.ExitStack() as listening:
         for host in hosts(gateway):
-            if host.endswith(".sock"):
+            if host.endswith(UNIX_SUFFIX):
                 fault = unix_fault(absolute(expanded(host)))
                 yield host, f"cannot listen on {host}: {fault}" if fault else ""
                 continue

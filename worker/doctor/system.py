@@ -94,7 +94,11 @@ def check_group(quota: float, n_threads: int, max_tasks: int | None) -> Finding:
         text = f"{n_threads} threads for {quota:g} cores: all wait for the slowest at every step"
         return warn(GROUP, text, f"set -t {max(1, int(quota))} or leave it out, or raise the quota")
     if max_tasks is not None and max_tasks < _GOOD_TASKS + n_threads:
-        return warn(GROUP, f"only {max_tasks} processes and threads", "raise pids.max or TasksMax=")
+        return warn(
+            GROUP,
+            f"only {max_tasks} processes and threads",
+            "raise ulimit -u, pids.max or TasksMax=",
+        )
     limits = [f"{quota:g} cores"] if quota else []
     limits += [f"{max_tasks} processes and threads"] if max_tasks is not None else []
     return ok(GROUP, ", ".join(limits) or "no limit on CPU time or processes")

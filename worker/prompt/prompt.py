@@ -262,8 +262,7 @@ class PromptReader:
         return infill_prompt(message.infill, prefix, vocabulary, self._user_text, rules)
 
     def _user_text(self, text: str) -> list[int]:
-        """Tokenize a client's text without parsing special tokens in it."""
-        self._tokens.check_length(text)
+        """Tokenize a client's text without parsing special tokens in it; what is long gets cut."""
         return self._backend.tokenize(text, add_special=False, parse_special=False)
 
     def _media_task(
@@ -297,16 +296,15 @@ class PromptReader:
     def render(self, message: Render) -> Rendered:
         """Render a conversation, and count its tokens; they need not fit into the context."""
         text = self._without_bos(self._conversations.read(message.chat).text)
-        self._tokens.check_length(text)
         if message.media:
             tokens, _ = read_media(self._backend, text, message)
         else:
-            tokens = self._tokens.read(text)
+            tokens = self._tokens.tokenize(text, add_special=True, parse_special=True)
         return Rendered(prompt=text, n_tokens=len(tokens))
 
     def tokenize(self, message: Tokenize) -> list[int]:
         """Tokenize a text, or texts and tokens mixed."""
-        return self._tokens.read(
+        return self._tokens.tokenize(
             message.content, add_special=message.add_special, parse_special=message.parse_special
         )
 

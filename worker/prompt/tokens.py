@@ -56,8 +56,12 @@ class PromptTokenizer:
         self, prompt: Mixed, *, add_special: bool = True, parse_special: bool = True
     ) -> list[int]:
         """Tokenize a prompt; only a leading text gets the model's special tokens."""
-        parts = (prompt,) if isinstance(prompt, str) else prompt
-        self.check_length(*parts)
+        self.check_length(*((prompt,) if isinstance(prompt, str) else prompt))
+        return self.tokenize(prompt, add_special=add_special, parse_special=parse_special)
+
+    def tokenize(self, content: Mixed, *, add_special: bool, parse_special: bool) -> list[int]:
+        """Tokenize what need not fit into the context: the gateway and a time limit bound it."""
+        parts = (content,) if isinstance(content, str) else content
         tokens: list[int] = []
         for i, part in enumerate(parts):
             if isinstance(part, str):
@@ -108,5 +112,4 @@ class PromptTokenizer:
 
     def valid_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
         """Return tokens that the vocabulary has; llama.cpp aborts on others."""
-        self.check_length(*tokens)
         return tuple(self._valid(token) for token in tokens)

@@ -16,6 +16,7 @@ from typing import IO, Any, TypeVar
 import click
 
 from protocol.config.options import table as options
+from protocol.config.options.presets import PRESETS
 from protocol.config.options.table import OPTIONS, UNUSED, Option, Unused
 from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
 
@@ -120,7 +121,7 @@ class OptionCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Arrange such values before click counts them."""
         words = paired(args)
-        ctx.meta[_WORDS] = frozenset(word.partition("=")[0].replace("_", "-") for word in words)
+        ctx.meta[_WORDS] = tuple(word.partition("=")[0].replace("_", "-") for word in words)
         return super().parse_args(ctx, words)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -204,7 +205,8 @@ def _declared_unused(index: int) -> click.Option:
     names = [f"unused_{index}", *row.flags]
     if not row.n_values:
         return click.Option(names, is_flag=True, default=None, hidden=True)
-    return click.Option(names, default=None, hidden=True)
+    kind = click.STRING if row.low is None else click.IntRange(row.low)
+    return click.Option(names, type=kind, default=None, hidden=True)
 
 
 def _escape_option() -> click.Option:
@@ -235,9 +237,13 @@ def with_options(*sections: str) -> Callable[[Command], Command]:
 
 
 def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSettings:
-    """Merge environment and command line; the command line takes precedence."""
+    """Merge environment and command line; the command line takes precedence.
+
+    Of options that exclude each other, the last one counts, as in llama-server.
+    """
     settings = dict(options.named_in(os.environ, sections))
-    for index, option in enumerate(OPTIONS):
+    places = {word: place for place, word in enumerate(_words())}
+    for index, option in sorted(enumerate(OPTIONS), key=lambda row: _place(row[1], places)):
         value = values.get(_name(index))
         if value is None or (option.repeats and value == ()):
             continue  # left out
@@ -249,6 +255,8 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
             value = tuple(item for part in value for item in part)
         origin = option.off[0] if value is False and option.off else option.flags[-1]
         settings |= {field: (setting, origin) for field, setting in option.settings(value).items()}
+        if option.field in _EXCLUDED:
+            settings[_EXCLUDED[option.field]] = ("", origin)
     unused = [*options.unused_in(os.environ), *_unused(values)]
     not_used = [*options.not_used_in(os.environ, settings, sections), *_said()]
     not_used += _without_catalog(settings)
@@ -256,6 +264,17 @@ def given(values: Mapping[str, Any], sections: Iterable[str]) -> ExplicitSetting
     if origin and "worker" in sections:
         settings["gateway.models_on_demand"] = (True, origin)
     return ExplicitSettings(settings, unused, not_used)
+
+
+_EXCLUDED = {"worker.json_schema": "sampling.grammar", "sampling.grammar": "worker.json_schema"}
+
+
+def _place(option: Option, places: Mapping[str, int]) -> int:
+    """Return where on the command line an option stands last; -1 if it does not.
+
+    Presets come first: all other options take precedence over them.
+    """
+    return -1 if option in PRESETS else max(places.get(flag, -1) for flag in option.flags)
 
 
 _MODEL = ("worker.model", "worker.model_url", "worker.hf_repo")
@@ -295,9 +314,15 @@ def _unused(values: Mapping[str, Any]) -> list[tuple[Unused, str, str]]:
 
 def _as_given(row: Option | Unused) -> str:
     """Return the name under which an option was given."""
-    context = click.get_current_context(silent=True)
-    words = context.meta.get(_WORDS, ()) if context is not None else ()
+    words = _words()
     return next((flag for flag in row.flags if flag in words), row.flags[-1])
+
+
+def _words() -> Sequence[str]:
+    """Return the words of the command line, a value after `=` left out."""
+    context = click.get_current_context(silent=True)
+    words: Sequence[str] = context.meta.get(_WORDS, ()) if context is not None else ()
+    return words
 
 
 def log_warnings(found: ExplicitSettings) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 from protocol.config import config as configs
 from protocol.config.config import PoolConfig
 from protocol.config.options import table as options
+from protocol.config.paths import anchored
 from protocol.filenames import absolute, working_directory
 from worker.settings.arguments import ExplicitSettings
 from worker.settings.host_config import host_settings
-from worker.settings.resolve import anchored
 
 _ANY_ORIGIN = configs.GatewayConfig().cors_origins
 

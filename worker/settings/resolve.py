@@ -10,10 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
-from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
-from protocol.endpoint import UNIX_PATH_MAX, bound, dialled, gateway_endpoint
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.endpoint import (
+    ADMIN_SOCKET,
+    UNIX_PATH_MAX,
+    WORKERS_SOCKET,
+    bound,
+    dialled,
+    gateway_endpoint,
+)
 from protocol.errors import ConfigError
 from protocol.filenames import expanded, is_dir, is_text, readable
 from worker.files.context_size import LONGEST
@@ -36,32 +42,8 @@ _GGUF_MAGIC = b"GGUF"
 MADE_AT_START = "(made at the start)"
 """Shown as the runtime directory where none is configured and nothing is started."""
 CONTROL_SOCKET = "control.sock"
-ADMIN_SOCKET = "admin.sock"
-_WORKERS_SOCKET = "workers.sock"
 _SIBLINGS_NAME = "gateways"
 
-_GATEWAY_PATHS = (
-    *("api_key_file", "ssl_key_file", "ssl_cert_file", "static_path", "media_path"),
-    *("models_dir", "models_preset", "admin_socket", "curve_key_file", "worker_keys"),
-    *("usage_dir",),
-)
-_WORKER_PATHS = (
-    "model",
-    "model_draft",
-    "mmproj",
-    "slot_save_path",
-    "prompts_dir",
-    "system_prompt_file",
-    "lookup_cache_static",
-    "lookup_cache_dynamic",
-    "lora",
-    "control_vector",
-    "curve_key_file",
-    "gateway_keys",
-)
-"""Keys of worker tables with paths relative to the configuration file."""
-
-_Part = TypeVar("_Part", GatewayConfig, WorkerConfig, LogConfig)
 Fetch = Callable[[WorkerConfig], WorkerConfig]
 """Replaces URLs by local files: `fetched` downloads, `located` only looks."""
 
@@ -191,29 +173,6 @@ def _with_slots(worker: WorkerConfig) -> WorkerConfig:
     return worker
 
 
-def anchored(config: PoolConfig, folder: Path) -> PoolConfig:
-    """Resolve the relative paths of a configuration against a folder."""
-
-    def anchor(path: str) -> str:
-        return str(folder / expanded(path)) if path else ""
-
-    def anchor_all(part: _Part, names: tuple[str, ...]) -> _Part:
-        paths = {name: getattr(part, name) for name in names}
-        moved: dict[str, Any] = {
-            name: anchor(path) if isinstance(path, str) else tuple(map(anchor, path))
-            for name, path in paths.items()
-        }
-        return replace(part, **moved)
-
-    return replace(
-        config,
-        gateway=anchor_all(config.gateway, _GATEWAY_PATHS),
-        worker=tuple(anchor_all(worker, _WORKER_PATHS) for worker in config.worker),
-        log=anchor_all(config.log, ("file",)),
-        runtime_dir=anchor(config.runtime_dir),
-    )
-
-
 def pick(config: PoolConfig, name: str) -> WorkerConfig:
     """Return a worker of a resolved configuration; without a name, the only one."""
     names = [worker.name for worker in config.worker]
@@ -230,7 +189,7 @@ def pick(config: PoolConfig, name: str) -> WorkerConfig:
 
 def local_endpoint(runtime_dir: str) -> str:
     """Return the endpoint of the gateway's socket in the runtime directory."""
-    path = f"{runtime_dir}/{_WORKERS_SOCKET}"
+    path = f"{runtime_dir}/{WORKERS_SOCKET}"
     if len(path.encode()) > UNIX_PATH_MAX:
         raise ConfigError(f"runtime_dir {runtime_dir} is too long for a socket: choose a shorter")
     return f"ipc://{path}"

@@ -26,7 +26,7 @@ from gateway.api.fields.options import (
     read_object,
     read_single_choice,
 )
-from gateway.api.fields.structured import read_response_format
+from gateway.api.fields.structured import AnswerSchema, read_response_format
 from gateway.api.reply import RequestPlan
 from gateway.api.unsupported import Refusal, other_than, refuse_unsupported
 from protocol.errors import InvalidRequest, NotStored
@@ -169,7 +169,7 @@ def _template_variables(thinking: Mapping[str, Any]) -> dict[str, Any]:
     return {} if kind in (None, "adaptive") else {"enable_thinking": kind == "enabled"}
 
 
-def _schema(body: Mapping[str, Any], form: Any) -> str | None:
+def _schema(body: Mapping[str, Any], form: Any) -> AnswerSchema:
     if form is None:
         return read_response_format(body, read_object(body, "response_format"))
     if not isinstance(form, dict) or form.get("type") != "json_schema":

@@ -40,7 +40,7 @@ from gateway.api.fields.tables import (
     Body,
 )
 from protocol.wire.shapes import (
-    CONTEXT_TOKENS,
+    CONTEXT_CHARS,
     FLOAT32_MAX,
     INT32_MAX,
     Clamp,
@@ -169,7 +169,9 @@ BODIES: Mapping[str, Body] = {
         },
     ),
     "Detokenize": Body(
-        doc="Tokens.", fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_TOKENS)}
+        # Of the longest text that /tokenize takes, each character may have been a token.
+        doc="Tokens.",
+        fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_CHARS)},
     ),
     "Embedding": Body(
         doc="What to embed: `input` or `content`.",
@@ -200,8 +202,8 @@ BODIES: Mapping[str, Body] = {
         required=("query",),
     ),
     "SlotAction": Body(
-        doc="The file to save to or restore from.",
-        fields={**ORIGIN, "filename": TextShape(max_length=4096)},
+        doc="The file to save to or restore from, and the model of the slot.",
+        fields={**ORIGIN, "model": MODEL, "filename": TextShape(max_length=4096)},
     ),
     "ChatControl": Body(
         doc="What to do to an answer that is running.",
@@ -334,7 +336,10 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
         summary="End a kept stream", kinds=(), status=204, query=("conv_id",)
     ),
     **_aliases(
-        "/slots/{id_slot}", "SlotAction", "Save, restore or erase a slot", query=("action",)
+        "/slots/{id_slot}",
+        "SlotAction",
+        "Save, restore or erase a slot",
+        query=("action", *_ONE_MODEL),
     ),
     **_aliases("/lora-adapters", "Adapters", "Set the scales of LoRA adapters", query=_ONE_MODEL),
     **_aliases("/props", "Props", "Change global properties"),

@@ -23,6 +23,7 @@ NO_IMAGES = (
 NO_AUDIO = (
     "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 )
+_WHITESPACE = b" \t\r\n"
 _NO_MULTIMODAL = "Multimodal data provided, but model does not support multimodal requests."
 
 
@@ -74,7 +75,7 @@ def refuse_media(body: Mapping[str, Any]) -> None:
 
 
 def read_base64(value: Any, key: str) -> bytes:
-    """Decode base64, with or without the head of a data URL."""
+    """Decode base64, with or without the head of a data URL, line breaks and padding."""
     if not isinstance(value, str):
         raise InvalidRequest(f"Field '{key}': must be a base64 string", param=key)
     if value.startswith("data:"):
@@ -82,7 +83,8 @@ def read_base64(value: Any, key: str) -> bytes:
         if not comma or not head.endswith(";base64"):
             raise InvalidRequest(f"Field '{key}': a data URL must be base64", param=key)
     try:
-        data = base64.b64decode(value, validate=True)
+        digits = value.encode("ascii").translate(None, _WHITESPACE).rstrip(b"=")
+        data = base64.b64decode(digits + b"=" * (-len(digits) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"Field '{key}': not valid base64", param=key) from error
     if not data:

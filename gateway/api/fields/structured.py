@@ -5,12 +5,24 @@ mistakes.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from protocol.errors import InvalidRequest
 from protocol.wire.schema import wrong_type
+
+RESPONSE_FORMAT = "response_format"
+"""What a worker calls the schema of a chat."""
+
+
+class AnswerSchema(NamedTuple):
+    """The schema that a chat's answer must match."""
+
+    text: str | None = None
+    """As JSON."""
+    field: str = RESPONSE_FORMAT
+    """The field that it came in, for errors."""
 
 
 def read_json_schema(body: Mapping[str, Any]) -> str | None:
@@ -30,28 +42,29 @@ def read_json_schema(body: Mapping[str, Any]) -> str | None:
 def read_response_format(
     body: Mapping[str, Any],
     form: Mapping[str, Any],
-    path: str = "response_format",
+    path: str = RESPONSE_FORMAT,
     *,
     is_flat: bool = False,
-) -> str | None:
+) -> AnswerSchema:
     """Read the schema that a chat's answer must match, from the format at `path` or `json_schema`.
 
     A flat format has `schema` beside its `type`; OpenAI's chat has an object in between.
     """
     kind = form.get("type")
     if kind is None or kind in ("", "text"):
-        return read_json_schema(body)
+        return AnswerSchema(read_json_schema(body), "json_schema")
     if kind not in ("json_object", "json_schema"):
-        message = f'response_format type must be one of "text" or "json_object", but got: {kind}'
+        message = f'{path} type must be one of "text" or "json_object", but got: {kind}'
         raise InvalidRequest(message, param=f"{path}.type")
     if body.get("grammar"):
-        raise InvalidRequest("Cannot use both response_format and grammar", param=path)
+        raise InvalidRequest(f"Cannot use both {path} and grammar", param=path)
     if kind == "json_object" and form.get("schema") is None and body.get("json_schema"):
-        return read_json_schema(body)
+        return AnswerSchema(read_json_schema(body), "json_schema")
+    inner = path
     if kind == "json_schema" and not is_flat:
-        form, path = _read_inner(form, path), f"{path}.json_schema"
+        form, inner = _read_inner(form, path), f"{path}.json_schema"
     schema = form.get("schema")
-    return _text({} if schema is None else schema, f"{path}.schema")
+    return AnswerSchema(_text({} if schema is None else schema, f"{inner}.schema"), path)
 
 
 def _read_inner(form: Mapping[str, Any], path: str) -> Mapping[str, Any]:

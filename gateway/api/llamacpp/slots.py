@@ -11,10 +11,15 @@ _FILED = ("save", "restore")
 _ACTIONS = (*_FILED, "erase")
 
 
+def no_such_slot() -> InvalidRequest:
+    """Return the error for a number that no slot has."""
+    return InvalidRequest("Invalid slot ID", param="id_slot")
+
+
 def read_slot_id(text: str) -> int:
     """Read the slot's number in the path."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        raise InvalidRequest("Invalid slot ID", param="id_slot")
+        raise no_such_slot()
     return int(text)
 
 

@@ -12,7 +12,7 @@ from gateway.api.chat_request import DialectFields, plan_chat, read_chat_request
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage
 from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.options import read_single_choice, read_text
-from gateway.api.fields.structured import read_json_schema
+from gateway.api.fields.structured import AnswerSchema, read_json_schema
 from gateway.api.reply import RequestPlan, TaskOutcome
 from gateway.api.sse import DONE, event
 from gateway.api.unsupported import Refusal, refuse_unsupported
@@ -52,7 +52,7 @@ def plan(body: Mapping[str, Any], card: ModelCard) -> RequestPlan:
     own = DialectFields(
         messages=_messages(body, card, media),
         media=media,
-        schema=read_json_schema(body),
+        schema=AnswerSchema(read_json_schema(body), "json_schema"),
         effort=read_effort(body),
         sampling={"n": read_single_choice(body)},
     )

@@ -103,6 +103,11 @@ async def read_value(scope: Scope, receive: Receive, limits: BodyLimits) -> Any:
     return await _parsed(parse_value, scope, receive, limits)
 
 
+def is_form(scope: Scope) -> bool:
+    """Return whether a request says that its body is a form."""
+    return Headers(scope=scope).get("content-type", "").lower().startswith("multipart/form-data")
+
+
 async def read_form(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[str, Any]:
     """Return the texts and files of a multipart/form-data request; raises like `read_json`."""
     content_type = Headers(scope=scope).get("content-type", "")

@@ -1,7 +1,6 @@
 """Parses a multipart/form-data body: texts by name, and files (RFC 7578).
 
-Used by the one endpoint whose clients upload a file. The parser is python-multipart's; what it
-refuses is an `InvalidRequest`.
+The parser is python-multipart's; what it refuses is an `InvalidRequest`.
 """
 
 import logging
@@ -26,13 +25,17 @@ logging.getLogger("python_multipart").setLevel(logging.ERROR)
 def parse_form(data: bytes, content_type: str) -> dict[str, Any]:
     """Return texts as `str` and files as `bytes`; raises `InvalidRequest`.
 
-    A name that occurs several times, or ends in `[]`, has a list.
+    A name that occurs several times, or ends in `[]`, has a list. What stands before the first
+    boundary is ignored.
     """
     kind, options = parse_options_header(content_type)
     boundary = options.get(b"boundary")
     if kind.lower() != b"multipart/form-data" or not boundary:
         raise InvalidRequest("the request body must be multipart/form-data, with a boundary")
-    _check_boundaries(data, b"\r\n--" + boundary)
+    mark = b"\r\n--" + boundary
+    if not data.startswith(mark[2:]) and (start := data.find(mark)) >= 0:
+        data = data[start + 2 :]
+    _check_boundaries(data, mark)
     form = _Form()
     try:
         parser = MultipartParser(boundary, form.callbacks())

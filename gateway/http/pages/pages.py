@@ -14,11 +14,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
+from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -67,11 +69,26 @@ _HEADERS = {
 
 class _Files(StaticFiles):
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
-        """Find a file; a name that no file can have is not found, nor what may not be looked at."""
+        """Find a file; a name that no file can have is not found, nor what may not be read."""
         try:
-            return super().lookup_path(path)
+            found, status = super().lookup_path(path)
         except (OSError, ValueError):  # too long, a loop of links, no permission; a NUL
             return "", None
+        if status is not None and S_ISREG(status.st_mode) and not os.access(found, os.R_OK):
+            return "", None
+        return found, status
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Answer with a file; a folder's path leads to the one with a slash, whatever the prefix.
+
+        Raises `HTTPException`.
+        """
+        response = await super().get_response(path, scope)
+        if isinstance(response, RedirectResponse):
+            name = quote(scope["path"].rpartition("/")[2])
+            query = scope.get("query_string", b"").decode("latin-1")
+            response.headers["location"] = f"./{name}/" + (f"?{query}" if query else "")
+        return response
 
 
 class _OwnRoute(Route):

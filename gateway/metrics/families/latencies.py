@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from gateway.metrics.families.rows import counter, gauge, histograms
+from gateway.metrics.counters import LAG_S, Histogram
+from gateway.metrics.families.rows import by_worker, counter, gauge, histograms
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
@@ -52,9 +53,17 @@ def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[str]:
     yield histograms(
         "llamapool_link_loop_lag_seconds",
         "Longest delay of a worker's main thread between two heartbeats.",
-        ("worker",),
-        [((worker,), latency) for worker, latency in metrics.link_lag.items()],
+        ("worker", "model"),
+        _link_lags(metrics, view),
     )
+
+
+def _link_lags(metrics: Metrics, view: PoolView) -> Iterator[tuple[tuple[str, str], Histogram]]:
+    parts = {key: dict(enumerate(lag.parts())) for key, lag in metrics.link_lag.items()}
+    for key, row in by_worker(parts, {worker.name for worker in view.workers()}).items():
+        lag = Histogram(LAG_S)
+        lag.add([row[i] for i in sorted(row)])
+        yield key, lag
 
 
 def of_loop(metrics: Metrics, view: PoolView) -> Iterator[str]:

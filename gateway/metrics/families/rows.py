@@ -5,8 +5,9 @@ lines are those of its format 0.0.4 and take 0.5 us each; its parser reads them 
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from typing import TypeVar
 
 from gateway.metrics.counters import Histogram
 
@@ -16,22 +17,24 @@ _OTHERS = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 Rows = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the value."""
 
+K = TypeVar("K", bound=Hashable)
 MAX_DEPARTED = 64
 """Workers that are gone and still have rows of their own."""
 
 
 def by_worker(
-    rows: Mapping[tuple[str, str], Mapping[str, float]], present: Container[str]
-) -> dict[tuple[str, str], Mapping[str, float]]:
+    rows: Mapping[tuple[str, str], Mapping[K, float]], present: Container[str]
+) -> dict[tuple[str, str], Mapping[K, float]]:
     """Return rows by worker and model in which old workers share one row of each model.
 
     Pods and workers on demand come with ever new names. The rows of all but the `MAX_DEPARTED`
     newest of those that are not `present` are added up under the worker name "", so that sums over
-    the workers never fall and the page does not grow.
+    the workers never fall and the page does not grow. `rows` have what was heard last at the end:
+    a worker that starts again is not taken for an old one meanwhile, or the common row would fall.
     """
     departed = [key for key in rows if key[0] not in present]
     old = set(departed[: max(0, len(departed) - MAX_DEPARTED)])
-    together: dict[str, Counter[str]] = {}
+    together: dict[str, Counter[K]] = {}
     for key in old:
         together.setdefault(key[1], Counter()).update(rows[key])
     shown = {key: row for key, row in rows.items() if key not in old}

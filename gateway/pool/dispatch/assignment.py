@@ -34,15 +34,47 @@ class Assignment:
         return f"<Assignment assigned={self._n_assigned} leaving={len(self.leaving)}>"
 
     def assign_waiting(self, model: str, now: float) -> list[Action]:
-        """Assign waiting tasks of a model as long as there is a worker to take one."""
+        """Assign waiting tasks of a model as long as there is a worker to take one.
+
+        Those that have waited in a worker for long go before them where another one can take them.
+        """
         actions = self.proceed(now)
         for worker in self.leaving.values():
             if worker.model == model and worker.tasks:
                 actions += self.move(worker, MoveCause.DRAINED, now)
-        while self._book.queue and (found := self._placement.next(model, now)) is not None:
-            self._book.queue.serve(found[0])
-            actions.append(self._assign(*found, now))
-        return actions
+        while True:
+            found = self._placement.next(model, now) if self._book.queue else None
+            overdue = self._overdue(model, now, needs_free=found is None)
+            if overdue is not None and (found is None or _goes_first(overdue[0], found[0])):
+                actions += self._move(*overdue, MoveCause.OVERDUE, now)
+            elif found is not None:
+                self._book.queue.serve(found[0])
+                actions.append(self._assign(*found, now))
+            else:
+                return actions
+
+    def _overdue(
+        self, model: str, now: float, *, needs_free: bool
+    ) -> tuple[Task, RouteChoice] | None:
+        """Find the oldest task that has waited in a worker for long, and another worker for it.
+
+        Without `needs_free` that one need not have a free slot: a waiting task would go there.
+        """
+        order = self._routing.order
+        workers = order.workers_of(model, now)
+        if not (workers.has_free if needs_free else workers.able):
+            return None
+        tasks = [
+            task
+            for key in workers.keys(workers.crowded)
+            for task in order[key].waiting
+            if _may_move(task) and not self._placement.deferral.stays(task, now)
+        ]
+        if not tasks:
+            return None
+        first = min(tasks, key=lambda task: task.task_id)
+        choice = self._elsewhere(first, now, needs_free=needs_free)
+        return None if choice is None else (first, choice)
 
     def proceed(self, now: float) -> list[Action]:
         """Return the orders to resume the paused answers whose turn it is."""
@@ -51,24 +83,36 @@ class Assignment:
 
     def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
         """Move the tasks of a worker to others, as many as have free slots."""
-        key = worker.key
         actions: list[Action] = []
         for task in list(worker.tasks.values()):
-            may_move = task.spec.takes_credit and not task.spec.worker and task.may_move
-            if task.state is TaskState.CANCELLED or not may_move or task.is_on_trial:
+            if not _may_move(task):
                 continue
-            task.tried.add(key)
-            choice = self._placement.find(task, now)
-            if choice is None or choice.worker is worker or not choice.worker.n_free:
-                task.tried.discard(key)
+            choice = self._elsewhere(task, now, needs_free=True)
+            if choice is None:
                 break
-            actions.append(CancelTask(key, task.task_id, task.attempt))
-            self._routing.moved(task)
-            worker.abandon(task)
-            self._book.put_back(task, cause, now)
-            self._book.queue.serve(task)
-            actions.append(self._assign(task, choice, now))
+            actions += self._move(task, choice, cause, now)
         return actions
+
+    def _elsewhere(self, task: Task, now: float, *, needs_free: bool) -> RouteChoice | None:
+        """Find another worker, with a free slot or at least a credit, than the one with a task."""
+        key = task.worker
+        task.tried.add(key)
+        choice = self._placement.find(task, now)
+        is_other = choice is not None and choice.worker.key != key
+        if choice is not None and is_other and (choice.worker.n_free or not needs_free):
+            return choice
+        task.tried.discard(key)
+        return None
+
+    def _move(self, task: Task, choice: RouteChoice, cause: MoveCause, now: float) -> list[Action]:
+        """Give a task to another worker; the credit comes back when the first has ended it."""
+        worker = self._routing.order[task.worker]
+        cancel = CancelTask(worker.key, task.task_id, task.attempt)
+        self._routing.moved(task)
+        worker.abandon(task)
+        self._book.put_back(task, cause, now)
+        self._book.queue.serve(task)
+        return [cancel, self._assign(task, choice, now)]
 
     def _assign(self, task: Task, choice: RouteChoice, now: float) -> Assign:
         """Take the credit of a task that has just left the queue."""
@@ -85,3 +129,21 @@ class Assignment:
         self._quarantine.assigned(task)
         self._book.charges.assigned(task)
         return Assign(worker.key, task.task_id, task.attempt, task.slot)
+
+
+def _may_move(task: Task) -> bool:
+    """Return whether a living worker's task may go to another one."""
+    if task.state is TaskState.CANCELLED or task.is_on_trial or not task.may_move:
+        return False
+    return task.spec.takes_credit and not task.spec.worker
+
+
+def _goes_first(overdue: Task, waiting: Task) -> bool:
+    """Return whether a task whose turn has been before goes before one of the queue.
+
+    It does unless the other's class is higher, or its place among the tasks of the same tenant.
+    """
+    one, other = overdue.spec, waiting.spec
+    if one.tenant != other.tenant:
+        return one.limits.priority <= other.limits.priority
+    return (one.priority, overdue.task_id) < (other.priority, waiting.task_id)

@@ -144,14 +144,15 @@ class Dispatcher:
         self.routing.index.prune()
         self.allowances.prune()
         actions: list[Action] = []
-        models = {worker.model for worker in self.outliers.due(now)}
+        models = {due.model for due in self.outliers.due(now)}
         if self.quarantine.refuse_held(now):
             actions += self.book.refuse_suspects(now)
             models |= {task.spec.model for task in self.book.waiting() if task.is_on_trial}
             actions += self._assignment.proceed(now)
-        for task in self.queue.expired(now):
-            self.book.end(task)
-            actions.append(Fail(task.task_id, self.limits.too_late(task)))
+        actions += self.book.refuse_late(self.workers.values(), self.limits.too_late, now)
+        for worker in self.workers.values():
+            worker.look()
+        models |= self.routing.order.uneven(now)
         models.update(*map(self.queue.unbind, self.connected.give_up_lost(now)))
         models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
         self.placement.shares.held_back.clear()

@@ -1,6 +1,6 @@
 """The records of all tasks that have not ended. Pure; belongs to the dispatcher."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from gateway.pool.dispatch.actions import Action, CancelTask, Fail
 from gateway.pool.recovery.quarantine import refusal
@@ -9,6 +9,7 @@ from gateway.pool.tasks.task import MoveCause, Task, TaskState
 from gateway.pool.tenants.allowances import Allowances
 from gateway.pool.tenants.charges import Charges
 from gateway.pool.tenants.task_queue import TaskQueue
+from gateway.pool.workers.worker import Worker
 from protocol.errors import TaskError
 from protocol.wire.messages import TaskKey, Terminal
 
@@ -69,6 +70,26 @@ class TaskBook:
         self.end(task)
         return Fail(task.task_id, error)
 
+    def refuse_late(
+        self, workers: Iterable[Worker], error: Callable[[Task], TaskError], now: float
+    ) -> list[Action]:
+        """End the tasks that have waited too long, in the queue or in a worker."""
+        actions: list[Action] = []
+        for task in self.queue.expired(now):
+            self.end(task)
+            actions.append(Fail(task.task_id, error(task)))
+        for worker in workers:
+            for task in worker.waiting:
+                if now - task.waits_since >= self.queue.timeout_s:
+                    actions += self._give_up(task, error(task), now)
+        return actions
+
+    def _give_up(self, task: Task, error: TaskError, now: float) -> list[Action]:
+        """Fail a task that a worker has; its end there returns the credit."""
+        task.cancel(now)
+        cancel = CancelTask(task.worker, task.task_id, task.attempt)
+        return [cancel, Fail(task.task_id, error)]
+
     def refuse_suspects(self, now: float) -> list[Action]:
         """End the tasks whose request is in quarantine, unless they run already."""
         actions: list[Action] = []
@@ -79,9 +100,7 @@ class TaskBook:
             if task.state is TaskState.WAITING:
                 actions.append(self.turn_away(task, error))
             elif task.is_paused and task.state is not TaskState.CANCELLED:
-                task.cancel(now)
-                actions.append(CancelTask(task.worker, task.task_id, task.attempt))
-                actions.append(Fail(task.task_id, error))
+                actions += self._give_up(task, error, now)
         return actions
 
     def end(self, task: Task) -> None:

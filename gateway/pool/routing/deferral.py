@@ -68,6 +68,15 @@ class DeferralPolicy:
             task.deferred_until = now + min(max(_MIN_DEFERRED_S, 2 * saved_s), self._limit_s)
         return saved_s > 0
 
+    def stays(self, task: Task, now: float) -> bool:
+        """Return whether a task waits on in its worker although another one can take it.
+
+        It does for as long as a task of its model usually has its slot. Leaving sooner would take
+        slots from prompts that are cached there, and all would read more.
+        """
+        usual_s = self._routing.service_s(task.spec.model)
+        return now < task.assigned_at + min(max(_MIN_DEFERRED_S, usual_s), self._limit_s)
+
     def n_kept(self, worker: Worker) -> int:
         """Count the tasks of a worker's model that are reserved for other workers."""
         reserved = self._reserved.values()

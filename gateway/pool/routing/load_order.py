@@ -29,6 +29,8 @@ class ModelWorkers:
         """Mask of all of them."""
         self.able = 0
         """Mask of those that have a credit."""
+        self.crowded = 0
+        """Mask of those in which tasks wait."""
         self.lending = 0
         """Mask of those with a free slot that only another gateway could give a credit for."""
         self._keys: dict[int, str] = {}
@@ -46,6 +48,7 @@ class ModelWorkers:
         self._keys[bit.bit_length()] = key
         self.ready |= bit
         self.able = self.able & ~bit | (bit if rank < NO_CREDIT else 0)
+        self.crowded = self.crowded & ~bit | (bit if worker.is_crowded else 0)
         self.lending = self.lending & ~bit | (bit if n_free and worker.lacks_credit else 0)
         self._resize(key, (n_slots, n_free, min(worker.n_others, n_slots)))
         self._by_load.put(key, (rank, *load, -n_free, worker.n_ahead, worker.last_used))
@@ -63,6 +66,7 @@ class ModelWorkers:
         del self._keys[bit.bit_length()]
         self.ready &= ~bit
         self.able &= ~bit
+        self.crowded &= ~bit
         self.lending &= ~bit
         self._resize(key, (0, 0, 0))
         del self._sizes[key]
@@ -96,6 +100,10 @@ class ModelWorkers:
         """Whether any of them has a free slot and a credit."""
         first = next(iter(self._by_load), None)
         return first is not None and float(first[0]) < PREFETCH
+
+    def keys(self, mask: int) -> list[str]:
+        """Return the keys of the workers of a mask."""
+        return [self._keys[bit.bit_length()] for bit in bits(mask)]
 
     def first(self, n: int, excluded: Collection[str]) -> list[str]:
         """Return the workers to be chosen first: with a credit, and of one rank.
@@ -162,13 +170,13 @@ class LoadOrder:
         """Return the ready workers of a model, all at their places."""
         if self.changes:
             self._refresh(now)
-        return self._entry(model)
+        return self.latest(model)
 
-    def _entry(self, model: str) -> ModelWorkers:
-        workers = self._models.get(model)
-        if workers is None:
-            workers = self._models[model] = ModelWorkers()
-        return workers
+    def uneven(self, now: float) -> set[str]:
+        """Return the models of which tasks wait in a worker while another has a free slot."""
+        if self.changes:
+            self._refresh(now)
+        return {name for name, one in self._models.items() if one.crowded and one.has_free}
 
     def latest(self, model: str) -> ModelWorkers:
         """Return the workers of a model as they were at the latest choice among them."""
@@ -217,12 +225,16 @@ class LoadOrder:
                 continue
             self._model_of[worker.key] = worker.model
             bit, is_reading, cost = load
-            self._entry(worker.model).put(worker, bit, (is_reading, cost))
+            workers = self._models.setdefault(worker.model, ModelWorkers())
+            workers.put(worker, bit, (is_reading, cost))
 
     def _drop(self, key: str) -> None:
         model = self._model_of.pop(key, None)
         if model is not None:
-            self._models[model].drop(key)
+            workers = self._models[model]
+            workers.drop(key)
+            if not workers:
+                del self._models[model]
 
 
 def rank_of(worker: Worker) -> int:

@@ -33,6 +33,8 @@ class MoveCause(StrEnum):
     """Its worker drains."""
     EJECTED = "ejected"
     """Its worker fails others, or is far too slow."""
+    OVERDUE = "overdue"
+    """It waited long in its worker, and another one can take it."""
 
 
 class RouteReason(StrEnum):

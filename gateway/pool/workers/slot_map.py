@@ -102,6 +102,13 @@ class SlotMap:
         owner = self.owner(slot_id)
         return owner[1] if owner is not None else ""
 
+    def numbered(self, model: str, number: int) -> tuple[str, int] | None:
+        """Find the worker and its own slot number for an id, or for a number within the model."""
+        slots = self._by_model.get(model)
+        if slots is None:
+            return None
+        return slots.find(number) or (slots.place(number) if number < slots.n else None)
+
     def locate(self, model: str, slot_id: int) -> tuple[str, int]:
         """Find the worker and its own slot number for an id; ids beyond the model's slots wrap."""
         slots = self._by_model.get(model)

@@ -6,7 +6,7 @@ gateway counts it: taken when a task is assigned, returned by its terminal messa
 
 from enum import StrEnum
 
-from gateway.pool.tasks.task import Task
+from gateway.pool.tasks.task import Task, TaskState
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat, TaskKey
 
@@ -74,6 +74,8 @@ class Worker:
         """Credits that this gateway has given back when it was asked."""
         self.n_others = 0
         """Tasks of other gateways there that have a credit, as it said last."""
+        self.is_crowded = False
+        """Whether tasks waited in it at the latest look."""
         self.is_shared = False
         """Whether other gateways use it too."""
         self.demanded: Waiting = NOBODY
@@ -124,6 +126,24 @@ class Worker:
         """Tasks that were sent ahead and wait in the worker for a slot."""
         n_ahead = self.n_taken + self.n_others - self.n_slots
         return n_ahead if n_ahead > 0 else 0
+
+    @property
+    def waiting(self) -> list[Task]:
+        """Tasks of this gateway that wait in it, while others run there, in order of assignment.
+
+        They wait for a slot, or for room in a context that all slots share. Those on trial have
+        limits of their own.
+        """
+        mine = [task for task in self.tasks.values() if task.spec.takes_credit]
+        if not (self.n_others or any(task.has_started for task in mine)):
+            return []
+        return [task for task in mine if task.state is TaskState.ASSIGNED and not task.is_on_trial]
+
+    def look(self) -> None:
+        """Note whether tasks wait in it: it is looked at now and then, not at each change."""
+        if self.is_crowded is not bool(self.waiting):
+            self.is_crowded = not self.is_crowded
+            self._changed()
 
     @property
     def n_free(self) -> int:

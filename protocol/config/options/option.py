@@ -156,6 +156,8 @@ class Unused:
     """It asks for something unsupported: the start ends with `why`."""
     wants_tools: bool = False
     """It asks for tools: as in llama-server, only pages of this host may read answers then."""
+    low: int | None = None
+    """Lowest of the whole numbers that it takes on a command line; None: any text."""
     harmless: tuple[str, ...] = ()
     """Texts that ask for nothing: neither refused nor warned about. `*` is any."""
 

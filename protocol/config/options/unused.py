@@ -127,7 +127,7 @@ WITHOUT_EFFECT: tuple[Unused, ...] = (
     unused("--cache-reuse", "is not there; it changes no answer", 1, harmless=("0",)),
     unused("--cache-idle-slots", _IDLE),
     unused("--no-cache-idle-slots", _IDLE, harmless=("*",)),
-    unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT"),
+    unused("-cms --checkpoint-min-step", _CACHE, 1, env="CHECKPOINT_MIN_SPACING_NT", low=0),
 )
 """Options of a server that have no effect: each one that is given causes a warning."""
 

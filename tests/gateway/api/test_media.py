@@ -64,6 +64,21 @@ def test_a_sound_may_be_named_without_a_format() -> None:
     assert plan.links == (MediaLink(0, "http://a.test/b.wav", param, "audio"),)
 
 
+def test_the_data_of_a_sound_tell_its_format() -> None:
+    for sound in ({"data": DATA}, {"data": DATA, "format": "ogg"}):
+        body = chat({"type": "input_audio", "input_audio": sound})
+        (task,) = plan_chat(body, replace(SEEING, has_audio=True)).tasks
+        assert task.media == (b"picture",)
+
+
+@pytest.mark.parametrize("bytes_", [b"p", b"pi", b"pic", b"pictures of the sea" * 20])
+def test_base64_may_lack_padding_and_have_line_breaks(bytes_: bytes) -> None:
+    lines = base64.encodebytes(bytes_).decode()
+    for text in (lines, lines.replace("\n", "\r\n"), lines.replace("\n", "").rstrip("=")):
+        (task,) = plan_chat(chat(image(text), image(f"data:image/png;base64,{text}")), SEEING).tasks
+        assert task.media == (bytes_, bytes_)
+
+
 def test_a_named_image_of_a_response_is_called_as_its_client_does() -> None:
     part = {"type": "input_image", "image_url": "http://a.test/b.png"}
     body = {"input": [{"role": "user", "content": [part]}]}

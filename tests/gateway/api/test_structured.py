@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 
+from gateway.api.anthropic import messages
 from gateway.api.fields.structured import read_json_schema, read_response_format
 from gateway.api.llamacpp import completion
 from gateway.api.openai import chat, completions
+from gateway.api.openai.responses import plan as responses
+from gateway.routes.generate import fields_named
 from protocol.errors import InvalidRequest
 from tests.gateway.cards import CARD
 
@@ -68,7 +71,7 @@ def test_a_response_format_is_the_schema_of_the_chat(form: Any, schema: str | No
 )
 def test_a_schema_in_the_response_format_wins_over_json_schema(form: Any, schema: str) -> None:
     body = {"response_format": form, "json_schema": NULL}
-    assert read_response_format(body, body["response_format"] or {}) == schema
+    assert read_response_format(body, body["response_format"] or {}).text == schema
 
 
 @pytest.mark.parametrize(
@@ -131,3 +134,29 @@ def test_add_generation_prompt_goes_to_the_template() -> None:
         conversation = chat.plan(body, CARD).tasks[0].chat
         assert conversation is not None
         assert conversation.add_generation_prompt is expected
+
+
+@pytest.mark.parametrize(
+    ("plan", "body", "field"),
+    [
+        (chat.plan, {"response_format": {"type": "json_object"}}, "response_format"),
+        (chat.plan, {"json_schema": NULL}, "json_schema"),
+        (
+            responses.plan,
+            {"input": "a", "text": {"format": {"type": "json_schema", "schema": NULL}}},
+            "text.format",
+        ),
+        (
+            messages.plan,
+            {"output_config": {"format": {"type": "json_schema", "schema": NULL}}},
+            "output_config.format",
+        ),
+    ],
+)
+def test_a_workers_error_in_a_schema_names_the_field_of_the_client(
+    plan: Any, body: dict[str, Any], field: str
+) -> None:
+    planned = plan({"messages": HI, "max_tokens": 1} | body, CARD)
+    with pytest.raises(InvalidRequest) as caught, fields_named(planned):
+        raise InvalidRequest("Field 'response_format': too deep", param="response_format")
+    assert (caught.value.message, caught.value.param) == (f"Field '{field}': too deep", field)

@@ -167,8 +167,12 @@ async def test_https_is_served_with_key_and_certificate(tmp_path: Path) -> None:
 
 def ask(url: str, files: dict[str, str]) -> ssl.SSLSocket:
     """Ask once and keep the connection, without reading on."""
+    return ask_over(socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0)), files)
+
+
+def ask_over(connection: socket.socket, files: dict[str, str]) -> ssl.SSLSocket:
+    """Shake hands, ask once and keep the connection."""
     context = ssl.create_default_context(cafile=files["ssl_cert_file"])
-    connection = socket.create_connection(("127.0.0.1", httpx.URL(url).port or 0))
     tls = context.wrap_socket(connection, server_hostname="127.0.0.1")
     tls.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     assert tls.recv(4096).startswith(b"HTTP/1.1 200")
@@ -237,6 +241,25 @@ async def test_unfinished_handshakes_keep_no_client_of_https_out(
         assert not halves[-1][0].at_eof()
         for _, writer in halves:
             writer.transport.abort()
+
+
+@pytest.mark.slow
+@NEEDS_OPENSSL
+async def test_a_client_whose_handshake_has_begun_is_served_by_a_server_that_retires(
+    tmp_path: Path,
+) -> None:
+    files = await certified(tmp_path)
+    async with running(tmp_path, **files) as gateway:
+        address = ("127.0.0.1", httpx.URL(gateway.url).port or 0)
+        begun = await asyncio.to_thread(socket.create_connection, address)
+        await until(lambda: bool(gateway.server._handshakes))
+        gateway.server.retire()
+        emptied = asyncio.create_task(gateway.server.emptied())
+        await asyncio.sleep(0)
+        assert not emptied.done()
+        (await asyncio.to_thread(ask_over, begun, files)).close()
+        async with asyncio.timeout(LIMIT_S):
+            await emptied
 
 
 @pytest.mark.slow

@@ -188,6 +188,18 @@ def test_workers_with_ever_new_names_do_not_grow_the_page() -> None:
             "b has no counters, but no losses either"
         )
     assert found["llamacpp:tokens_predicted_total", ()] == 2040
+    lags = [key for key in found if key[0] == "llamapool_link_loop_lag_seconds_count"]
+    assert len(lags) == MAX_DEPARTED + 2
+
+
+def test_a_worker_that_leaves_for_a_moment_keeps_its_rows_however_many_have_left_before() -> None:
+    gateway_metrics = Metrics()
+    for name in ("old", *(f"pod-{i}" for i in range(2 * MAX_DEPARTED)), "old"):
+        gateway_metrics.record_stats(name, "m", 1, Stats(n_predicted=2))
+        gateway_metrics.worker_lost(name, "m")
+    found = samples(gateway_metrics)
+    for family in ("predicted_tokens_total", "worker_losses_total", "link_loop_lag_seconds_count"):
+        assert found[f"llamapool_{family}", ("m", "old")] > 0
 
 
 def test_guesses_are_counted_over_workers_and_positions() -> None:
@@ -285,9 +297,9 @@ def test_the_longest_waits_for_the_main_thread_of_a_worker_are_counted() -> None
         gateway_metrics.record_stats("a", "m", 1, Stats(link_lag_s=lag_s))
     found = samples(gateway_metrics)
     name = "llamapool_link_loop_lag_seconds"
-    counts = [found[f"{name}_bucket", (le, "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
+    counts = [found[f"{name}_bucket", (le, "m", "a")] for le in ("0.001", "0.0025", "0.25", "0.5")]
     assert counts == [0, 1, 2, 3]
-    assert found[f"{name}_count", ("a",)] == 3
+    assert found[f"{name}_count", ("m", "a")] == 3
 
 
 def test_two_gateways_in_one_process_share_nothing() -> None:

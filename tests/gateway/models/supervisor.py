@@ -55,6 +55,9 @@ class Pretended:
     def release(self, name: str) -> None:
         self.perform(self.states.release(self.states.models[name]))
 
+    def insist(self, name: str) -> None:
+        self.perform(self.states.insist(self.states.models[name]))
+
     def hear(self, line: Line) -> None:
         """Take a line of a supervisor that has other gateways too."""
         match line:

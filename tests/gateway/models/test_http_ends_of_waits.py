@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.models import manager
 from tests.gateway.inprocess import until
 from tests.gateway.models.test_http_models import complete, repr_of, routing, said
 
@@ -48,6 +49,25 @@ async def test_a_server_that_ends_loads_nothing_for_who_was_sent_away(tmp_path: 
         await until(lambda: "requests=1" not in repr_of(gateway))
         assert supervisor.orders == ["load a"]
         assert "queue=[]" in repr_of(gateway)
+
+
+async def test_a_model_that_is_never_idle_makes_room_for_one_that_waits_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "_PATIENCE_S", 0.02)
+    async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
+        assert (await complete(gateway, "a")).status_code == 200
+        supervisor.workers["a"].go_silent()
+        busy = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: "requests=1" in repr_of(gateway))
+        waits = asyncio.create_task(complete(gateway, "b"))
+        await until(lambda: "closing" in repr_of(gateway))
+        younger = asyncio.create_task(complete(gateway, "a"))
+        await until(lambda: "a:1" in repr_of(gateway))
+        busy.cancel()
+        assert (await waits).status_code == 200
+        assert (await younger).status_code == 200
+        assert supervisor.orders == ["load a", "unload a", "load b", "unload b", "load a"]
 
 
 @pytest.mark.slow

@@ -48,6 +48,15 @@ def said(response: httpx.Response) -> str:
     return f"{response.status_code} {message}"
 
 
+async def test_an_action_on_a_slot_needs_its_model(tmp_path: Path) -> None:
+    async with routing(tmp_path, "a", "b") as (gateway, supervisor):
+        nothing = await gateway.client.post("/slots/0?action=erase")
+        assert said(nothing) == "400 model name is missing from the request"
+        other = await gateway.post("/slots/0?action=erase", {"model": "b"})
+        assert supervisor.orders == ["load b"]
+        assert said(other).startswith("501 This server does not support slots action")
+
+
 async def test_a_request_loads_the_model_that_it_names(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", "b") as (gateway, supervisor):
         assert await states(gateway) == {"a": "unloaded", "b": "unloaded"}

@@ -66,6 +66,63 @@ def test_a_busy_model_is_never_given_up() -> None:
     assert models.admitted == [1, 2]
 
 
+def test_a_busy_model_takes_nothing_more_once_another_has_waited_long() -> None:
+    models = Pretended("a", "b", models_max=1)
+    models.ask(1, "a")
+    models.obey()
+    models.ask(2, "b")
+    models.ask(3, "a")
+    assert models.admitted == [1, 3]
+    models.insist("b")
+    models.ask(4, "a")
+    models.release("a")
+    models.obey()
+    assert (models.admitted, models.done) == ([1, 3], ["load a"])
+    models.release("a")
+    models.obey()
+    assert (models.admitted, models.done[1:]) == ([1, 3, 2], ["unload a", "load b"])
+    models.release("b")
+    models.obey()
+    assert (models.admitted, models.done[3:]) == ([1, 3, 2, 4], ["unload b", "load a"])
+
+
+def test_of_busy_models_the_one_used_longest_ago_takes_nothing_more() -> None:
+    models = Pretended("a", "b", "c", models_max=2)
+    for request_id, name in ((1, "a"), (2, "b"), (3, "a"), (4, "c")):
+        models.ask(request_id, name)
+        models.obey()
+    models.insist("c")
+    models.ask(5, "a")
+    models.ask(6, "b")
+    assert models.admitted == [1, 2, 3, 5]
+
+
+def test_a_model_takes_requests_again_when_nobody_waits_for_its_place() -> None:
+    models = Pretended("a", "b", models_max=1)
+    models.ask(1, "a")
+    models.obey()
+    models.ask(2, "b")
+    models.insist("b")
+    models.ask(3, "a")
+    assert models.admitted == [1]
+    models.perform(models.states.leave(2))
+    assert models.admitted == [1, 3]
+    models.ask(4, "a")
+    assert models.admitted == [1, 3, 4]
+
+
+def test_a_model_that_finds_no_room_is_not_ordered_again_at_once() -> None:
+    """The supervisor may run one that has left the list, which the gateway does not know."""
+    models = Pretended("a", models_max=1)
+    models.ask(1, "a")
+    models.orders.clear()
+    models.perform(models.states.refused_room("a"))
+    assert models.orders == []
+    models.perform(models.states.retry())
+    models.obey()
+    assert models.admitted == [1]
+
+
 def test_waiting_models_are_served_in_the_order_in_which_they_were_asked_for() -> None:
     models = Pretended("a", "b", "c", models_max=1)
     models.ask(1, "a")

@@ -14,6 +14,9 @@ STEPS = st.lists(
         st.tuples(st.just("leave"), st.integers(0, 30)),
         st.tuples(st.just("release"), st.integers(0, 30)),
         st.tuples(st.just("unload"), st.sampled_from(NAMES)),
+        st.tuples(st.just("insist"), st.sampled_from(NAMES)),
+        st.tuples(st.just("kept"), st.sampled_from(NAMES)),
+        st.tuples(st.just("not kept"), st.sampled_from(NAMES)),
         st.tuples(st.just("obey"), st.booleans()),
         st.tuples(st.just("crash"), st.sampled_from(NAMES)),
     ),
@@ -55,6 +58,10 @@ class Crowd:
             one.release(self.wanted[request_id])
         elif what == "unload":
             one.perform(one.states.unload(one.states.models[str(which)]))
+        elif what == "insist":
+            one.perform(one.states.insist(one.states.models[str(which)]))
+        elif what in ("kept", "not kept"):
+            one.perform(one.states.kept(str(which), is_kept=what == "kept"))
         elif what == "obey" and one.orders:
             self.obey(fails=bool(which))
         elif what == "crash" and one.states.models[str(which)].workers:
@@ -97,6 +104,8 @@ def test_everybody_who_waits_is_answered_once_the_others_end(
     crowd = Crowd(models_max)
     for what, which in steps:
         crowd.step(what, which)
+    for name in NAMES:
+        crowd.step("not kept", name)
     for _ in range(500):
         if crowd.one.orders:
             crowd.obey()
@@ -105,4 +114,5 @@ def test_everybody_who_waits_is_answered_once_the_others_end(
         else:
             break
     assert crowd.waiting() == []
+    assert not any(model.is_closing for model in crowd.one.states.models.values())
     assert repr(crowd.one.states).endswith("queue=[]>")

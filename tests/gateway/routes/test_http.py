@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from gateway.api.fields.endpoints import BODIES, ENDPOINTS
+from gateway.api.fields.tables import fields_of
 from tests.gateway.inprocess import Running
 
 CHAT = {"messages": [{"role": "user", "content": "one two three"}]}
@@ -72,6 +74,21 @@ async def test_tokenize_and_detokenize(gateway: Running) -> None:
     assert body == {"content": "<97><130>"}
     assert (await gateway.post("/tokenize", {})).json() == {"tokens": []}
     assert (await gateway.post("/detokenize", {})).json() == {"content": ""}
+
+
+async def test_a_form_is_a_body_too(gateway: Running) -> None:
+    files = {"content": (None, "7 8"), "with_pieces": (None, "true")}
+    answer = await gateway.client.post("/tokenize", files=files)
+    plain = await gateway.post("/tokenize", {"content": "7 8", "with_pieces": True})
+    assert answer.json() == plain.json()
+
+
+@pytest.mark.parametrize("path", ["/completion", "/v1/chat/completions", "/v1/messages"])
+async def test_a_file_where_a_form_has_a_value_is_refused(gateway: Running, path: str) -> None:
+    for name in fields_of(BODIES[ENDPOINTS["POST", path].body]):
+        files = {"prompt": (None, "a"), "messages": (None, "[]"), "max_tokens": (None, "1")}
+        answer = await gateway.client.post(path, files=files | {name: ("x", b"\xff")})
+        assert answer.json()["error"]["param"] == name
 
 
 async def test_models_describe_what_is_loaded(gateway: Running) -> None:

@@ -74,6 +74,23 @@ async def test_without_keys_slots_and_files_are_common(pair: Running) -> None:
     assert (asked.owner, asked.salt) == ("", "")
 
 
+async def test_an_action_that_names_a_model_goes_to_its_slots(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        for name in ("a", "b"):
+            await gateway.add_worker(FakeOptions(name=name, model=name, **OFFERS))
+        for number, query, body in (
+            (0, "", {"model": "b"}),
+            (1, "&model=b", {}),
+            (3, "", {"model": "b"}),
+        ):
+            path = f"/slots/{number}?action=save{query}"
+            answer = await gateway.post(path, {"filename": "story"} | body)
+            assert answer.json()["id_slot"] == number
+        assert [slot for _, _, slot in gateway.workers[1].envelopes] == [0, 1, 1]
+        beyond = await gateway.post("/slots/4?action=erase&model=b", {})
+        assert message_of(beyond) == "Invalid slot ID"
+
+
 async def test_erase_needs_no_body(pair: Running) -> None:
     response = await pair.client.post("/slots/0?action=erase")
     assert response.json() == {"id_slot": 0, "n_erased": 0}

@@ -221,5 +221,6 @@ async def test_two_models_are_told_apart(tmp_path: Path) -> None:
         assert (props["model_alias"], props["total_slots"]) == ("b", 3)
         slots = (await gateway.client.get("/slots")).json()
         assert [slot["id"] for slot in slots] == [0, 1, 2, 3]
+        assert len((await gateway.client.get("/slots?model=")).json()) == 4
         assert len((await gateway.client.get("/slots?model=b")).json()) == 3
         assert (await gateway.client.get("/slots?model=c")).status_code == 400

@@ -18,6 +18,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from gateway import parts
 from gateway.tracing.provider import collector_url, tracer_provider
 from protocol.errors import ConfigError
 from protocol.wire import messages as m
@@ -304,14 +305,22 @@ def test_a_span_on_the_console_is_one_line(
         ("OTEL_TRACES_EXPORTER", "zipkin"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/xml"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "256"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "-1"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "soon"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "0"),
+        ("OTEL_PROPAGATORS", "b3"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "-3"),
+        ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "many"),
     ],
 )
 def test_a_setting_that_cannot_be_met_is_named(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "opentelemetry.propagate", raising=False)
     with pytest.raises(ConfigError, match=name):
-        tracer_provider()
+        parts._tracing()
 
 
 async def test_what_a_client_writes_about_its_trace_fills_no_log(

@@ -179,9 +179,17 @@ def write(root: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-def test_the_most_tasks_of_the_group_are_read(tmp_path: Path) -> None:
+def test_the_most_tasks_of_the_group_and_the_user_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "limit", lambda _kind: (50, 50))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
     assert probe.max_tasks(tmp_path) is None
     write(tmp_path, "sys/fs/cgroup/pids.max", "77\n")
+    assert probe.max_tasks(tmp_path) == 77
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert probe.max_tasks(tmp_path) == 50
+    monkeypatch.setattr(probe, "limit", lambda _kind: (-1, -1))
     assert probe.max_tasks(tmp_path) == 77
 
 

@@ -119,6 +119,14 @@ def test_the_reader_lays_a_gap_out_as_the_worker_is_configured() -> None:
     assert task.text.endswith("before\x03")
 
 
+def test_texts_that_are_longer_than_the_context_are_cut() -> None:
+    reader = PromptReader(FakeBackend(WorkerConfig(backend="fake", n_ctx=64)), cuts_long=False)
+    long = "x" * 100_000
+    gap = Infill(prefix=long, suffix=(long, 97), extra=(("a.py", long),))
+    task = read_task(reader, Generate(prompt="", infill=gap, params=SamplingParams()))
+    assert 32 <= len(task.prompt) < 64
+
+
 def test_a_token_that_the_vocabulary_lacks_is_refused() -> None:
     reader = PromptReader(FakeBackend(WorkerConfig(backend="fake")), cuts_long=False)
     gap = Infill(prefix=("a", 10**6), suffix="")

@@ -11,6 +11,7 @@ from protocol.errors import ConfigError, ErrorCode, InvalidRequest, TaskError
 from protocol.wire.messages import (
     Chat,
     Detokenize,
+    Detokenized,
     Envelope,
     Generate,
     TaskKey,
@@ -18,6 +19,7 @@ from protocol.wire.messages import (
     Tokenized,
 )
 from protocol.wire.sampling import SamplingParams
+from protocol.wire.side_tasks import Render, Rendered
 from tests.worker.chat_templates import OPENER
 from tests.worker.prompt.read_task import read_task
 from worker.engine.fake.backend import BOS, FakeBackend
@@ -92,6 +94,19 @@ def test_a_hopelessly_long_text_is_refused_before_it_is_tokenized() -> None:
     with pytest.raises(TaskError) as caught:
         read_task(reader(n_ctx=32), generate(prompt="x" * 100_000))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+
+
+def test_what_is_only_tokenized_need_not_fit_into_the_context() -> None:
+    small = reader(n_ctx=32)
+    tokenized = small.prepare(Envelope(TaskKey(1), Tokenize(content=("x" * 90_000, 97))))
+    assert isinstance(tokenized, Tokenized)
+    assert len(tokenized.tokens) == 90_001
+    text = small.prepare(Envelope(TaskKey(2), Detokenize(tokens=tokenized.tokens)))
+    assert text == Detokenized(content="x" * 90_000 + "a")
+    asked = Render(chat=Chat(messages=({"role": "user", "content": "x" * 90_000},)))
+    rendered = small.prepare(Envelope(TaskKey(3), asked))
+    assert isinstance(rendered, Rendered)
+    assert rendered.n_tokens > 90_000
 
 
 def test_with_context_shift_the_middle_of_a_long_prompt_is_cut() -> None:
@@ -285,19 +300,10 @@ def test_what_the_whole_context_could_not_hold_is_refused_before_it_is_tokenized
     backend = Counting(WorkerConfig(backend="fake", n_ctx=64))
     one = PromptReader(backend, cuts_long=False)
     backend.n_chars = 0
-    for message in (generate(prompt=content), Tokenize(content=content)):
-        with pytest.raises(TaskError) as caught:
-            one.prepare(Envelope(TaskKey(1), message))
-        assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
-    assert backend.n_chars == 0
-    fits = content[:-1]
-    assert isinstance(one.prepare(Envelope(TaskKey(1), Tokenize(content=fits))), Tokenized)
-
-
-def test_more_tokens_than_the_context_holds_are_not_written_as_text() -> None:
     with pytest.raises(TaskError) as caught:
-        reader(n_ctx=64).prepare(Envelope(TaskKey(1), Detokenize(tokens=(97,) * 65)))
+        one.prepare(Envelope(TaskKey(1), generate(prompt=content)))
     assert caught.value.code is ErrorCode.CONTEXT_EXCEEDED
+    assert backend.n_chars == 0
 
 
 def test_a_template_that_calls_itself_without_end_is_a_refusal() -> None:

@@ -15,7 +15,7 @@ from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig, dump
 from protocol.errors import ConfigError
 from protocol.wire.sampling import SamplingParams
 from tests.worker.hosts import flat
-from worker.settings.resolve import anchored, chooses_models, find_model, pick, resolve
+from worker.settings.resolve import chooses_models, find_model, pick, resolve
 from worker.supervisor.children.launch import Launch, launches
 from worker.supervisor.children.managed_child import ManagedChild
 from worker.supervisor.runtime_directory import runtime_directory
@@ -208,17 +208,6 @@ def test_pick_needs_a_name_only_among_several() -> None:
         pick(two, "x")
 
 
-def test_paths_of_a_file_are_relative_to_it(tmp_path: Path) -> None:
-    config = PoolConfig(
-        gateway=GatewayConfig(api_key_file=("keys",), ssl_key_file="/abs/key.pem"),
-        worker=(WorkerConfig(model="m.gguf"), WorkerConfig()),
-    )
-    moved = anchored(config, tmp_path)
-    assert moved.gateway.api_key_file == (str(tmp_path / "keys"),)
-    assert moved.gateway.ssl_key_file == "/abs/key.pem"
-    assert [worker.model for worker in moved.worker] == [str(tmp_path / "m.gguf"), ""]
-
-
 def test_launches_start_the_gateway_first_and_name_devices(tmp_path: Path) -> None:
     config = pool(fake(devices="1", stall_s=2.0), fake(name="cpu"))
     environ = {
@@ -319,17 +308,6 @@ def test_the_first_alias_by_the_alphabet_is_the_models_name() -> None:
     assert (worker.alias, worker.aliases) == ("alpha", ("alpha", "beta", "zed"))
     assert worker.tags == ("a", "b")
     assert worker.name == "alpha-1"
-
-
-def test_paths_of_every_kind_are_relative_to_the_file(tmp_path: Path) -> None:
-    config = PoolConfig(
-        gateway=GatewayConfig(static_path="www"),
-        worker=(WorkerConfig(lora=("a.gguf", "b.gguf:0.5")),),
-    )
-    moved = anchored(config, tmp_path)
-    assert moved.gateway.static_path == str(tmp_path / "www")
-    assert moved.worker[0].lora == (str(tmp_path / "a.gguf"), f"{tmp_path}/b.gguf:0.5")
-    assert moved.log.file == ""
 
 
 def test_a_model_takes_precedence_over_those_of_the_cache() -> None:

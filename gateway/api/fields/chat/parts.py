@@ -35,11 +35,9 @@ def _image(value: Any, path: str, media: ChatMedia) -> Part:
 
 
 def _audio(value: Any, path: str, media: ChatMedia) -> Part:
-    """Take in a sound; llama-server reads it from `url` too, where it needs no format."""
+    """Take in a sound, which llama-server reads from `url` too; its data tell its format."""
     media.require_audio()
-    if isinstance(value, dict) and value.get("data") is None and value.get("url") is not None:
-        return media.audio(value["url"], f"{path}.url")
-    if not isinstance(value, dict) or value.get("format") not in ("wav", "mp3", "flac"):
-        message = f"Field '{path}.format': must be one of wav, mp3, flac"
-        raise InvalidRequest(message, param=path)
-    return media.audio(value.get("data"), f"{path}.data")
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"Field '{path}': must have 'data'", param=path)
+    key = "url" if value.get("data") is None and value.get("url") is not None else "data"
+    return media.audio(value.get(key), f"{path}.{key}")

@@ -22,7 +22,7 @@ from gateway.api.fields.options import (
     read_object,
     read_single_choice,
 )
-from gateway.api.fields.structured import read_response_format
+from gateway.api.fields.structured import AnswerSchema, read_response_format
 from gateway.api.openai.responses.events import ResponsesReply
 from gateway.api.openai.responses.inputs import read_input
 from gateway.api.reply import RequestPlan
@@ -86,7 +86,7 @@ def _read_n_top(body: Mapping[str, Any]) -> int | None:
     return read_log_probs(body)
 
 
-def _schema(body: Mapping[str, Any]) -> str | None:
+def _schema(body: Mapping[str, Any]) -> AnswerSchema:
     form = read_object(body, "text").get("format")
     if form is None:
         return read_response_format(body, read_object(body, "response_format"))

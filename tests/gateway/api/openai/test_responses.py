@@ -145,7 +145,7 @@ def test_reasoning_without_content_is_its_summary_or_nothing() -> None:
         (
             {"input": "a", "text": {"format": {"type": "x"}}},
             "text.format.type",
-            'response_format type must be one of "text" or "json_object", but got: x',
+            'text.format type must be one of "text" or "json_object", but got: x',
         ),
         (
             {"input": "a", "tools": [{"type": "function", "name": 3}]},

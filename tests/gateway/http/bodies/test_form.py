@@ -41,6 +41,11 @@ def test_a_name_that_comes_again_or_ends_in_brackets_has_a_list() -> None:
     assert parse_form(form(part("b[]", b"2")), TYPE) == {"b": ["2"]}
 
 
+def test_what_stands_before_the_first_boundary_is_ignored() -> None:
+    data = b"For readers of mail.\r\n--boun\r\n" + form(part("a", b"1"))
+    assert parse_form(data, TYPE) == {"a": "1"}
+
+
 @given(st.binary(max_size=300))
 def test_any_file_comes_out_as_it_went_in(content: bytes) -> None:
     if b"--bound" not in content:

@@ -1,6 +1,7 @@
 """What a browser gets at `/`: the built-in page, a directory of one's own, or nothing."""
 
 import asyncio
+import os
 import re
 import shutil
 import subprocess
@@ -97,6 +98,29 @@ async def test_what_a_directory_lacks_comes_from_the_built_in_files(tmp_path: Pa
         assert (await gateway.client.get("/")).headers["content-type"].startswith("text/html")
         (folder / "index.html").write_text("mine")
         assert (await gateway.client.get("/")).text == "mine"
+
+
+async def test_a_file_that_may_not_be_read_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret.html").write_text("x")
+    access = os.access  # tests may run as root, who may read anything
+
+    def readable(path: str, mode: int) -> bool:
+        return not str(path).endswith("secret.html") and access(path, mode)
+
+    monkeypatch.setattr(os, "access", readable)
+    async with running(tmp_path, static_path=str(tmp_path)) as gateway:
+        assert (await gateway.client.get("/secret.html")).status_code == 404
+
+
+async def test_a_folder_leads_to_its_page_below_the_prefix(tmp_path: Path) -> None:
+    (tmp_path / "docs ü").mkdir()
+    (tmp_path / "docs ü" / "index.html").write_text("mine")
+    async with running(tmp_path, static_path=str(tmp_path), api_prefix="/llama") as gateway:
+        answer = await gateway.client.get("/docs ü?a=b", follow_redirects=True)
+        assert answer.text == "mine"
+        assert str(answer.url) == gateway.url + "/docs%20%C3%BC/?a=b"
 
 
 def test_a_directory_that_is_none_ends_the_start(tmp_path: Path) -> None:
