@@ -1,10 +1,11 @@
 """Finds markers in text that is still arriving."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from worker.output.formats.tool_format import ANY, KIND, NAME, ToolFormat
 
@@ -12,6 +13,8 @@ MAX_SPACE = 64
 """Longest white space that is held back; models can write white space without end."""
 _MAX_ANY = 64
 _CONSTRAIN = "<|constrain|>"
+_LAST = chr(0x10FFFF)
+"""Sorts after all text; no literal contains it."""
 
 
 class MarkerKind(Enum):
@@ -34,41 +37,101 @@ class Marker:
     name: str = ""
 
 
-class MarkerSet:
-    """Markers to look for at the same time; those that stand first take precedence.
-
-    A tool has a marker for each opener: those that begin alike are compared with the text once.
-    """
-
-    def __init__(self, markers: Iterable[Marker]) -> None:
-        grouped = groupby(markers, lambda marker: marker.parts[0])
-        self._groups = [(part, tuple(some)) for part, some in grouped]
-        self._by_first: dict[str, list[tuple[str, Sequence[Marker]]]] = {}
-        for group in self._groups:
-            self._by_first.setdefault(group[0][:1], []).append(group)
-        firsts = "".join(map(re.escape, self._by_first))
-        self._first = re.compile(f"[{firsts}]" if firsts else "(?!)")
-
-    def __bool__(self) -> bool:
-        return bool(self._groups)
-
-    def at(self, char: str) -> Sequence[tuple[str, Sequence[Marker]]]:
-        """Return the first parts that may begin with a character, and the markers of each."""
-        has_empty = "" in self._by_first  # a model may begin reasoning without a mark
-        return self._groups if has_empty else self._by_first.get(char, ())
-
-    def next(self, text: str, start: int) -> int:
-        """Return the next place where a marker may begin, or -1."""
-        found = self._first.search(text, start)
-        return -1 if found is None else found.start()
-
-
 class MarkerMatch(Enum):
     """Result of a match without a complete marker."""
 
     NONE = auto()
     PARTIAL = auto()
     """The text ended inside the marker."""
+
+
+class _MarkerTexts:
+    """Numbered texts; finds those that stand at a place without comparing each."""
+
+    def __init__(self, literals: Iterable[tuple[int, str]]) -> None:
+        self._numbers: dict[str, list[int]] = {}
+        for number, literal in literals:
+            self._numbers.setdefault(literal, []).append(number)
+        self._sorted = sorted(self._numbers)
+        self._firsts = [self._numbers[literal][0] for literal in self._sorted]
+        self._lengths = sorted(set(map(len, self._sorted)))
+
+    def at(self, text: str, at: int) -> set[int]:
+        """Return the numbers of those at a place, and of the first that the end of the text cuts.
+
+        A cut one is a partial match, which takes precedence over those after it.
+        """
+        longest = self._lengths[-1] if self._lengths else 0
+        rest = text[at : at + longest]
+        lengths = (n for n in self._lengths if n <= len(rest))
+        found = {number for n in lengths for number in self._numbers.get(rest[:n], ())}
+        if len(rest) < longest:
+            begin, end = (bisect_left(self._sorted, edge) for edge in (rest, rest + _LAST))
+            found.update(sorted(self._firsts[begin:end])[:1])
+        return found
+
+
+class _AlikeMarkers:
+    """Markers with the same first part; a tool has one for each opener."""
+
+    def __init__(self, markers: Sequence[Marker]) -> None:
+        self._markers = markers
+        columns = zip(*(marker.parts for marker in markers), strict=False)
+        same = takewhile(lambda column: len(set(column)) == 1, columns)
+        self._stem = tuple(column[0] for column in same)
+        """The parts that all of them begin with."""
+        n = len(self._stem)
+        nexts = {i: "".join(marker.parts[n : n + 1]) for i, marker in enumerate(markers)}
+        self._others = {i for i, part in nexts.items() if not _is_after_space(part)}
+        """Numbers of those that are always compared."""
+        self._literals = _MarkerTexts(item for item in nexts.items() if item[0] not in self._others)
+
+    def match(self, text: str, at: int) -> tuple[Marker, int] | MarkerMatch:
+        """Find the first marker at a place, as `MarkerSet.match` does."""
+        fork = _literal_end(self._stem[0], text, at)
+        if isinstance(fork, int):
+            fork = _parts_end(self._stem[1:], text, fork)
+        if isinstance(fork, MarkerMatch):
+            return fork
+        named = self._literals.at(text, _skip_space(text, fork))
+        for i in sorted(named | self._others):
+            marker = self._markers[i]
+            end = _parts_end(marker.parts[len(self._stem) :], text, fork)
+            if end is MarkerMatch.PARTIAL:
+                return end
+            if isinstance(end, int):
+                return marker, end
+        return MarkerMatch.NONE
+
+
+class MarkerSet:
+    """Markers to look for at the same time; those that stand first take precedence."""
+
+    def __init__(self, markers: Iterable[Marker]) -> None:
+        grouped = [(part, tuple(some)) for part, some in groupby(markers, lambda m: m.parts[0])]
+        self._groups = [_AlikeMarkers(some) for _, some in grouped]
+        self._literals = _MarkerTexts((i, part) for i, (part, _) in enumerate(grouped))
+        firsts = "".join(map(re.escape, {part[:1] for part, _ in grouped}))
+        self._first = re.compile(f"[{firsts}]" if firsts else "(?!)")
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def next(self, text: str, start: int) -> int:
+        """Return the next place where a marker may begin, or -1."""
+        found = self._first.search(text, start)
+        return -1 if found is None else found.start()
+
+    def match(self, text: str, at: int) -> tuple[Marker, int] | MarkerMatch:
+        """Find the first marker that begins at a place; return it and where it ends.
+
+        A marker that may still be completed takes precedence over those after it.
+        """
+        for i in sorted(self._literals.at(text, at)):
+            found = self._groups[i].match(text, at)
+            if found is not MarkerMatch.NONE:
+                return found
+        return MarkerMatch.NONE
 
 
 def openers(tools: ToolFormat, names: Set[str]) -> list[Marker]:
@@ -103,9 +166,14 @@ def _lenient(tools: ToolFormat) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(part.rstrip() for part in parts) for parts in all_openers)
 
 
-def match_marker(marker: Marker, text: str, at: int) -> int | MarkerMatch:
-    """Return where a marker ends whose first part ends at a place."""
-    for part in marker.parts[1:]:
+def _is_after_space(part: str) -> bool:
+    """Return whether a part is a text that begins where all space before it ends."""
+    return part not in (ANY, KIND, "") and not part[0].isspace()
+
+
+def _parts_end(parts: Sequence[str], text: str, at: int) -> int | MarkerMatch:
+    """Return where parts end that begin at a place, each behind white space."""
+    for part in parts:
         end = _part_end(part, text, _skip_space(text, at, part))
         if isinstance(end, MarkerMatch):
             return end
@@ -128,11 +196,12 @@ def _kind_end(text: str, at: int) -> int | MarkerMatch:
     return at if end is MarkerMatch.NONE else end
 
 
-def _skip_space(text: str, at: int, part: str) -> int:
-    limit = at + MAX_SPACE
-    while at < min(len(text), limit) and text[at].isspace() and not text.startswith(part, at):
-        at += 1
-    return at
+def _skip_space(text: str, at: int, part: str = _LAST) -> int:
+    """Return where white space ends, or a part begins that begins with white space itself."""
+    rest = text[at : at + MAX_SPACE]
+    end = at + len(rest) - len(rest.lstrip())
+    found = text.find(part, at, end + len(part))
+    return end if found < 0 else found
 
 
 def _literal_end(part: str, text: str, at: int) -> int | MarkerMatch:
@@ -151,26 +220,6 @@ def _any_end(text: str, at: int) -> int | MarkerMatch:
     return end if 0 < end - at <= _MAX_ANY else MarkerMatch.NONE
 
 
-def match_any(markers: MarkerSet, text: str, at: int) -> tuple[Marker, int] | MarkerMatch:
-    """Find the first of some markers that begins at a place; return it and where it ends.
-
-    A marker that may still be completed takes precedence over those after it.
-    """
-    for part, group in markers.at(text[at : at + 1]):
-        first = _literal_end(part, text, at)
-        if first is MarkerMatch.NONE:
-            continue
-        if first is MarkerMatch.PARTIAL:
-            return first
-        for marker in group:
-            end = match_marker(marker, text, first)
-            if end is MarkerMatch.PARTIAL:
-                return end
-            if isinstance(end, int):
-                return marker, end
-    return MarkerMatch.NONE
-
-
 def find(markers: MarkerSet, text: str) -> tuple[int, Marker, int] | tuple[int, None, int]:
     """Find the first marker: where it begins, which it is, where it ends.
 
@@ -178,7 +227,7 @@ def find(markers: MarkerSet, text: str) -> tuple[int, Marker, int] | tuple[int, 
     """
     at = markers.next(text, 0)
     while at >= 0:
-        found = match_any(markers, text, at)
+        found = markers.match(text, at)
         if found is MarkerMatch.PARTIAL:
             return at, None, at
         if isinstance(found, tuple):

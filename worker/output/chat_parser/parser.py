@@ -23,7 +23,6 @@ from worker.output.chat_parser.markers import (
     MarkerMatch,
     MarkerSet,
     find,
-    match_any,
 )
 from worker.output.chat_parser.nested import NestedReader, ValueTypes
 from worker.output.chat_parser.notated import NotatedReader
@@ -304,7 +303,7 @@ class ChatParser:
 
     def _match_at(self, at: int, markers: MarkerSet) -> tuple[Marker | None, int] | None:
         """Return the marker at a place and its end, (None, 0) for none, None for too early."""
-        found = match_any(markers, self._text, at)
+        found = markers.match(self._text, at)
         if isinstance(found, tuple):
             return found
         return None if found is MarkerMatch.PARTIAL else (None, 0)
