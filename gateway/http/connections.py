@@ -28,6 +28,7 @@ from gateway.http.protocols.choice import Protocols
 from gateway.http.protocols.http2 import Http2, OpenStreams
 from gateway.http.protocols.inbox import AppTasks
 from gateway.http.protocols.pause import ClientLeft, has_client_left, n_unsent
+from gateway.http.protocols.read_turns import ReadTurns
 from gateway.http.protocols.stall import StallWatch
 from gateway.http.protocols.turn_limit import TurnLimit
 from gateway.metrics.counters import ConnectionCounts
@@ -41,15 +42,11 @@ _RESERVED = 128
 _LEAST = 16
 """Minimum limit of connections, also where the process may open few files."""
 _PIECE = 4096
-"""Bytes of HTTP/2 that a connection handles in one turn of the loop: at most 455 frames, of 40 us
-each."""
+"""Bytes of HTTP/2 that a connection handles in one turn of the loop: at most 455 frames of 40 us or
+4,000 headers of 6 us each."""
 _SMALL_PIECE = 512
 """Connections with more bytes of HTTP/2 than this take turns; with fewer, none waits."""
 _PREFACE = b"PRI "
-_MANY_FRAMES = 32
-"""Frames in one piece beyond which the next connection waits; a body has few, large frames."""
-_FRAME_S = 160e-6
-"""Seconds for each of them, four times what it takes: so they have a quarter of the loop."""
 _STARTS = 8
 """Maximum requests that begin in a turn of the loop. They take 0.3 to 2 ms each, for which streams
 wait. Measured: 4 cost an eighth of the answers a second of 64 clients, 32 did not help streams."""
@@ -84,10 +81,7 @@ class Connections:
         """In the order in which they became idle."""
         self.is_retiring = False
         """Whether each connection ends with its next answer, because another process serves."""
-        self.turns = asyncio.Lock()
-        """Held by the connection whose large piece of HTTP/2 is handled next."""
-        self.paused_until = 0.0
-        """Time of the loop before which no large piece is handled."""
+        self.turns = ReadTurns()
         self.streams = OpenStreams()
         self.starts = TurnLimit(_STARTS)
 
@@ -129,11 +123,6 @@ class Connections:
         self.is_retiring = True
         for connection in list(self._open):
             connection.retire()
-
-    def note_frames(self, n: int, now: float) -> None:
-        """Let the next large piece wait `_FRAME_S` for each of these frames, if they are many."""
-        if n > _MANY_FRAMES:
-            self.paused_until = max(self.paused_until, now + n * _FRAME_S)
 
     def leave(self, connection: "BoundedConnection") -> None:
         """Remove a connection that `enter` accepted."""
@@ -255,6 +244,7 @@ class BoundedConnection(TCPServer):
                     send_s=send_s,
                     has_left=lambda: self.reader.at_eof() or has_client_left(sock),
                     open_streams=self._connections.streams,
+                    turns=self._connections.turns,
                 )
                 await self.protocol.initiate()
                 await self.idle_task.restart(tasks, self._idle_timeout)
@@ -325,18 +315,12 @@ class BoundedConnection(TCPServer):
 
     async def _handle(self, data: bytes) -> None:
         """Handle what was read; of HTTP/2, where it may be many frames, in a turn of its own."""
-        connections = self._connections
         is_http2 = isinstance(self.protocol.protocol, Http2) or data.startswith(_PREFACE)
         if is_http2 and len(data) > _SMALL_PIECE:
-            async with connections.turns:
-                await asyncio.sleep(connections.paused_until - self.loop.time())
+            await self._connections.turns.enter()
             if has_client_left(self.writer.get_extra_info("socket")):
                 raise ClientLeft
         await self.protocol.handle(RawData(data))
-        protocol = self.protocol.protocol
-        if isinstance(protocol, Http2):
-            n_frames, protocol.n_frames = protocol.n_frames, 0
-            connections.note_frames(n_frames, self.loop.time())
 
     def _begin_deadline(self) -> None:
         # An HTTP/2 connection exchanges frames without a request, so it has no deadline.

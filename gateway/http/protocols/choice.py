@@ -10,6 +10,7 @@ from hypercorn.protocol.h11 import H2ProtocolAssumedError, H11Protocol
 
 from gateway.http.protocols.http2 import Http2, OpenStreams
 from gateway.http.protocols.pause import Pause
+from gateway.http.protocols.read_turns import ReadTurns
 
 
 class Http1(H11Protocol):
@@ -41,11 +42,17 @@ class Protocols(ProtocolWrapper):
     """The protocol of one connection, which the client's first bytes choose."""
 
     def __init__(
-        self, *args: Any, send_s: float, has_left: Callable[[], bool], open_streams: OpenStreams
+        self,
+        *args: Any,
+        send_s: float,
+        has_left: Callable[[], bool],
+        open_streams: OpenStreams,
+        turns: ReadTurns,
     ) -> None:
         super().__init__(*args)
         self._send_s = send_s
         self._open_streams = open_streams
+        self._turns = turns
         if isinstance(self.protocol, H11Protocol):
             http1: Http1 = self._made(Http1)
             http1.can_read = Pause(http1.can_read, has_left)
@@ -66,6 +73,7 @@ class Protocols(ProtocolWrapper):
         protocol: Http2 = self._made(Http2)
         protocol.send_s = self._send_s
         protocol.open_streams = self._open_streams
+        protocol.turns = self._turns
         return protocol
 
     def _made(self, kind: Any) -> Any:

@@ -11,9 +11,8 @@ import pytest
 import uvloop
 
 from gateway import server
-from gateway.http.connections import BoundedConnection, Connections
+from gateway.http.connections import BoundedConnection
 from gateway.http.protocols import pause
-from gateway.metrics.counters import ConnectionCounts
 from protocol.config.limits import LimitsConfig
 from protocol.wire import messages as m
 from tests.fakes.echo import FakeOptions
@@ -261,14 +260,6 @@ async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
         await reader.readuntil(b"\r\n\r\n")
     await until(lambda: len(asyncio.all_tasks()) <= before + len(pairs))
     await hang_up(*pairs)
-
-
-def test_frames_of_many_connections_do_not_add_up_to_a_long_wait() -> None:
-    """Small pieces wait for none; a thousand of them must not keep a large one for seconds."""
-    connections = Connections(ConnectionCounts(), limit=1, head_s=1.0)
-    for _ in range(1000):
-        connections.note_frames(56, now=5.0)
-    assert 0.0 < connections.paused_until - 5.0 < 0.1
 
 
 async def test_a_server_that_retires_ends_each_connection_with_its_next_answer(

@@ -1,12 +1,15 @@
 """Clients of HTTP/2 that send many requests or frames at once hold nobody else up."""
 
 import asyncio
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.http.connections import Connections
+from gateway.http.protocols import http2 as protocol
 from gateway.http.protocols.http2 import Http2
+from gateway.http.protocols.read_turns import ReadTurns
 from tests.gateway.http.protocols.test_hostile_clients import Http2Client, gone, http2
 from tests.gateway.inprocess import Running, until
 
@@ -69,24 +72,51 @@ async def test_requests_of_a_client_that_has_left_are_not_started(
     assert len(starts.turns) < N_REQUESTS / 2
 
 
-async def test_many_frames_make_the_next_connection_with_many_wait(gateway: Running) -> None:
-    """A hundred connections with pings by the thousand held up all answers for 7 s."""
-    connections, loop = gateway.server._config.connections, asyncio.get_running_loop()
+async def test_a_piece_that_took_long_makes_the_next_wait_before_its_requests_have_begun(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thirty connections with requests of 90 headers each held up all answers for 0.5 s."""
+    starts = Starts(monkeypatch)
+    n_begun: list[int] = []
+    monkeypatch.setattr(ReadTurns, "note", lambda *_: n_begun.append(len(starts.turns)))
     async with http2(gateway) as client:
-        assert await client.over(client.ask()) == b"200"
-        assert connections.paused_until == 0, "few frames"
-        began_at = loop.time()
-        for _ in range(500):
-            client.http.ping(b"a number")
+        burst(client)
         assert await client.over(client.ask()) == b"200"
     await gone(gateway)
-    assert connections.paused_until > began_at + 500 * 40e-6
+    assert n_begun[0] == 0
+    assert max(after - before for before, after in itertools.pairwise(n_begun)) < N_REQUESTS / 2
+
+
+async def test_what_is_read_without_a_request_counts(
+    gateway: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some frames lead to no event, such as the head of a stream that was reset."""
+    clock = itertools.count(0.0, 0.01)
+    monkeypatch.setattr(protocol, "time", SimpleNamespace(thread_time=lambda: next(clock)))
+    turns = gateway.server._config.connections.turns
+    async with http2(gateway) as client:
+        assert await client.over(client.ask()) == b"200"
+        turns.paused_until = 0.0
+        client.http.ping(b"a number")
+        client.flush()
+        await until(lambda: turns.paused_until > 0.0)
+    await gone(gateway)
+
+
+async def test_pieces_of_many_connections_do_not_add_up_to_a_long_wait() -> None:
+    """Small pieces wait for none; a thousand of them must not keep a large one for seconds."""
+    turns, now = ReadTurns(), asyncio.get_running_loop().time()
+    turns.note(0.004)
+    assert turns.paused_until == 0.0, "short"
+    for _ in range(1000):
+        turns.note(0.006)
+    assert now < turns.paused_until < asyncio.get_running_loop().time() + 0.1
 
 
 async def test_a_connection_with_many_frames_waits_for_its_turn_and_one_with_few_does_not(
     gateway: Running,
 ) -> None:
-    async with gateway.server._config.connections.turns, http2(gateway) as many:
+    async with gateway.server._config.connections.turns.lock, http2(gateway) as many:
         for _ in range(100):
             many.http.ping(b"a number")
         many.ask()
@@ -100,7 +130,7 @@ async def test_a_client_that_leaves_while_it_waits_for_its_turn_starts_nothing(
     gateway: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = Starts(monkeypatch)
-    async with gateway.server._config.connections.turns:
+    async with gateway.server._config.connections.turns.lock:
         async with http2(gateway) as client:
             burst(client)
             await until(lambda: gateway.metrics.connections.n_open == 1)
@@ -108,16 +138,3 @@ async def test_a_client_that_leaves_while_it_waits_for_its_turn_starts_nothing(
             assert await few.over(few.ask()) == b"200"
     await gone(gateway)
     assert len(starts.turns) == 1
-
-
-async def test_a_piece_of_a_connection_has_few_frames(
-    gateway: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pieces: list[int] = []
-    monkeypatch.setattr(Connections, "note_frames", lambda _, n, __: pieces.append(n))
-    async with http2(gateway) as client:
-        assert await client.over(client.ask()) == b"200"
-        burst(client)
-        assert await client.over(client.ask()) == b"200"
-    await gone(gateway)
-    assert max(pieces) < sum(pieces) / 2
