@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from worker.grammar.gbnf import automaton as automata
 from worker.grammar.gbnf.automaton import Automaton
-from worker.grammar.gbnf.matcher import MAX_CREDIT_S, Matcher, TokenGrammar
+from worker.grammar.gbnf.matcher import Matcher, TokenGrammar
 from worker.grammar.gbnf.parser import parse
+from worker.grammar.gbnf.search_time import OWN_S, SHARED_S, SharedSearchTime
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import TokenTrie
 
@@ -47,12 +48,12 @@ shared_rules = lru_cache(maxsize=4)(rules)
 
 
 def matcher(text: str) -> Matcher:
-    return Matcher(rules(text), PIECES)
+    return Matcher(rules(text), PIECES, SharedSearchTime())
 
 
 def follower(text: str) -> Matcher:
     """Follow a grammar with rules that were read once, as the tasks of a worker share them."""
-    return Matcher(shared_rules(text), PIECES)
+    return Matcher(shared_rules(text), PIECES, SharedSearchTime())
 
 
 def say(grammar: Matcher, text: str | bytes) -> None:
@@ -127,7 +128,7 @@ def test_the_mask_and_the_single_question_agree() -> None:
 def test_what_is_forgotten_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(automata, "MAX_STATES", 3)
     grammar, other = matcher('root ::= "(" root ")" | [a-z]{0,9}'), None
-    other = Matcher(grammar._rules, PIECES)
+    other = Matcher(grammar._rules, PIECES, SharedSearchTime())
     say(other, "((")
     say(grammar, "((((((abc")
     assert allowed(grammar) >= {b"d", b")"}
@@ -195,7 +196,7 @@ def test_no_grammar_takes_long(name: str) -> None:
     except GrammarError as error:
         assert re.search("ambiguous|too many ways", str(error))
     # Generous: what this must not take is hours.
-    assert time.process_time() - start < 20 * MAX_CREDIT_S
+    assert time.process_time() - start < 20 * (OWN_S + SHARED_S)
 
 
 def test_a_task_ends_when_it_has_used_its_time_up() -> None:

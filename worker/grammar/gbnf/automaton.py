@@ -27,6 +27,8 @@ _MAX_SEARCH_PLACES = 2 * MAX_PLACES
 _MAX_SEARCH_HELD = 2 * MAX_HELD
 """The same, of a single search."""
 _KEPT_PARTITIONS = 256
+_STACKS_PER_CHECK = 1000
+"""Stacks that are followed before the time is looked at again: 2 ms. Many may be the same."""
 
 _DEAD, _UNKNOWN = 0, -1
 """Row of a text that cannot be continued, and of a step that was not computed yet."""
@@ -189,15 +191,18 @@ class Automaton:
 
     def _closure(self, starts: Iterable[tuple[int, StackPlace | None]]) -> AutomatonState:
         """Follow rules from some places down to all characters and tokens that may come next."""
-        if time.thread_time() > self.deadline_s:
-            raise TooCostlyError
+        self._check_time()
         kinds, values = self._grammar.kinds, self._grammar.values
         rules = self._grammar.alternatives
         waiting = list(starts)
         seen = set[tuple[int, int]]()
         places: dict[int, StackPlace] = {}
         is_complete = False
+        n_followed = 0
         while waiting:
+            n_followed += 1
+            if n_followed % _STACKS_PER_CHECK == 0:
+                self._check_time()
             at, parent = waiting.pop()
             while parent is not None and kinds[at] == SymbolKind.END:
                 at, parent = parent.at, parent.parent
@@ -217,6 +222,10 @@ class Automaton:
                 place = self._place(at, parent)
                 places[id(place)] = place
         return self._intern(places, is_complete=is_complete)
+
+    def _check_time(self) -> None:
+        if time.thread_time() > self.deadline_s:
+            raise TooCostlyError
 
     def _place(self, at: int, parent: StackPlace | None) -> StackPlace:
         key = at, id(parent)
@@ -287,8 +296,7 @@ class Automaton:
     def _cover(self, number: int) -> tuple[bytes, bytes]:
         """Return the first bytes all of whose characters are in a set, and the unclear."""
         if number not in self._covers:
-            if time.thread_time() > self.deadline_s:
-                raise TooCostlyError
+            self._check_time()
             self._covers[number] = _cover(self._grammar.sets[number])
         return self._covers[number]
 

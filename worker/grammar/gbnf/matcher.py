@@ -1,7 +1,6 @@
 """Position of a task in its grammar: the tokens that may come next.
 
-The time is bounded for any grammar: a task gains a credit of time with each token, and ends with an
-error when it has used it up.
+Its time is bounded (`search_time.py`); a task that has used it up ends with an error.
 """
 
 import threading
@@ -13,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from worker.grammar.gbnf.automaton import Automaton, AutomatonState, TooCostlyError
+from worker.grammar.gbnf.search_time import SearchTime, SharedSearchTime
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import Ints, TokenTrie
 
@@ -21,11 +21,6 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
-MAX_CREDIT_S = 0.25
-"""Maximum CPU time of one search for tokens, in seconds. On a busy machine other streams stop for
-two or three times as long."""
-_CREDIT_A_TOKEN_S = 0.05
-"""CPU time that each token gives back, in seconds: the mean by which it may delay steps."""
 _KEPT_MASKS = 32
 """Masks kept of one grammar; each has one byte a token."""
 
@@ -92,12 +87,14 @@ class TokenGrammar:
 class Matcher:
     """Position of one task; used by one thread at a time."""
 
-    def __init__(self, rules: TokenGrammar, pieces: Sequence[bytes]) -> None:
+    def __init__(
+        self, rules: TokenGrammar, pieces: Sequence[bytes], shared_time: SharedSearchTime
+    ) -> None:
         self._rules = rules
         self._pieces = pieces
         self._state = rules.automaton.start
         self._eog = frozenset(rules.eog.tolist())
-        self._credit_s = MAX_CREDIT_S
+        self._time = SearchTime(shared_time)
         self._asked: tuple[int, AutomatonState | None] = -1, None
         """The token that was asked for last, and where it would lead."""
 
@@ -117,7 +114,7 @@ class Matcher:
         """Advance by a token, which must be allowed."""
         with self._rules.lock:
             assert self._allows(token), "the grammar does not allow this token"
-            self._credit_s = min(MAX_CREDIT_S, self._credit_s + _CREDIT_A_TOKEN_S)
+            self._time.advance()
             if self._asked[0] == token and self._asked[1] is not None:
                 self._state = self._asked[1]
             self._asked = -1, None
@@ -147,10 +144,10 @@ class Matcher:
 
     def _spend(self, work: Callable[[Asked], Found], asked: Asked) -> Found:
         start = time.thread_time()
-        self._rules.automaton.deadline_s = start + self._credit_s
+        self._rules.automaton.deadline_s = start + self._time.left_s()
         try:
             return work(asked)
         except TooCostlyError as error:
             raise GrammarError("the grammar is too ambiguous to follow") from error
         finally:
-            self._credit_s -= time.thread_time() - start
+            self._time.spend(time.thread_time() - start)

@@ -8,6 +8,7 @@ from protocol.errors import InvalidRequest
 from worker.grammar.gbnf.automaton import Automaton
 from worker.grammar.gbnf.matcher import Matcher, TokenGrammar
 from worker.grammar.gbnf.parser import parse
+from worker.grammar.gbnf.search_time import SharedSearchTime
 from worker.grammar.gbnf.symbols import GrammarError
 from worker.grammar.gbnf.trie import TokenTrie
 from worker.llama.vocabulary import LlamaVocabulary
@@ -27,12 +28,13 @@ class Grammars:
         self._eog = eog
         self._trie: TokenTrie | None = None
         self._building = threading.Lock()
+        self._time = SharedSearchTime()
         self._rules = functools.lru_cache(_KEPT)(self._read)
 
     def open(self, text: str) -> Matcher:
         """Begin a text under a grammar; raises `InvalidRequest`."""
         try:
-            return Matcher(self._rules(text), self._pieces)
+            return Matcher(self._rules(text), self._pieces, self._time)
         except GrammarError as error:
             message = f"Failed to parse grammar: {error}"
             raise InvalidRequest(message, param="grammar") from error
