@@ -13,8 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.fields.bounds import bounds_of, check_head
-from gateway.http.bodies.body import HELD, MIB, BodyReservation, ClientGone
-from gateway.http.bodies.byte_budget import ByteBudget
+from gateway.http.bodies.body import HELD, MIB, BodyBudget, BodyReservation, ClientGone
 from gateway.http.errors import (
     RequestRefused,
     refused_response,
@@ -91,7 +90,7 @@ class AccessMiddleware:
         self._proxies = proxies
         self._requests = requests
         self._bounds = bounds_of(None, limits)
-        self._budget = ByteBudget(limits.bodies_mib * MIB)
+        self._budget = BodyBudget(limits.bodies_mib * MIB)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; sets `scope["address"]`, of the client, and `scope[REQUEST]`."""

@@ -54,12 +54,22 @@ class ClientGone(Exception):
     """The client has closed the connection before the answer."""
 
 
+class BodyBudget(ByteBudget):
+    """The bytes of all request bodies, of which one large body is parsed at a time."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self.parsing = asyncio.Lock()
+        """Held while a large body is parsed. Each parser holds the interpreter lock for up to 0.4 s
+        at a time; several at once would keep the loop from it for seconds."""
+
+
 class BodyReservation:
     """Bytes of the budget that one request holds until it is answered."""
 
     __slots__ = ("_budget", "n_bytes", "tenant")
 
-    def __init__(self, budget: ByteBudget) -> None:
+    def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self.n_bytes = 0
         self.tenant = ""
@@ -119,7 +129,7 @@ async def read_form(scope: Scope, receive: Receive, limits: BodyLimits) -> dict[
 async def _parsed(
     parse: Callable[[bytes, LimitsConfig], T], scope: Scope, receive: Receive, limits: BodyLimits
 ) -> T:
-    held = scope.get(HELD) or BodyReservation(ByteBudget(0))
+    held = scope.get(HELD) or BodyReservation(BodyBudget(0))
     held.tenant = scope.get("tenant", "")
     chunks = await _whole(scope, receive, limits, held)
     if sum(map(len, chunks)) <= LARGE:

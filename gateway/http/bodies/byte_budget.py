@@ -1,6 +1,5 @@
 """Counts bytes that requests hold at once, for all of them and for each tenant."""
 
-import asyncio
 from collections import Counter
 
 _OF_THIS_HOST = ("", "::/64")
@@ -17,9 +16,6 @@ class ByteBudget:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.n_bytes = 0
-        self.parsing = asyncio.Lock()
-        """Held while a large body is parsed. Each parser holds the interpreter lock for up to 0.4 s
-        at a time; several at once would keep the loop from it for seconds."""
         self._of_tenants: Counter[str] = Counter()
 
     def fits(self, n_more: int, tenant: str) -> bool:

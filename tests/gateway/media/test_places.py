@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.api.fields.media_links import MediaLink
-from gateway.http.bodies.body import BodyReservation
-from gateway.http.bodies.byte_budget import ByteBudget
+from gateway.http.bodies.body import BodyBudget, BodyReservation
 from gateway.media import loader
 from gateway.media.loader import MediaLoader
 from gateway.media.places import FetchPlaces
@@ -110,7 +109,7 @@ async def test_files_are_read_by_threads_of_their_own(
 
     monkeypatch.setattr(loader, "read_file", stuck)
     one = MediaLoader(GatewayConfig(media_path=str(tmp_path)))
-    held = BodyReservation(ByteBudget(1 << 20))
+    held = BodyReservation(BodyBudget(1 << 20))
     links = [
         MediaLink(place=i, url=f"file://{i}", kind="image", param="messages") for i in range(40)
     ]

@@ -14,8 +14,14 @@ from starlette.types import Message
 
 from gateway.http.bodies import body as bodies
 from gateway.http.bodies import parsing
-from gateway.http.bodies.body import HELD, BodyLimits, BodyReservation, ClientGone, read_json
-from gateway.http.bodies.byte_budget import ByteBudget
+from gateway.http.bodies.body import (
+    HELD,
+    BodyBudget,
+    BodyLimits,
+    BodyReservation,
+    ClientGone,
+    read_json,
+)
 from gateway.http.bodies.parsing import parse_object
 from gateway.http.errors import RequestRefused
 from protocol.config.limits import LimitsConfig
@@ -199,7 +205,7 @@ def test_what_stands_in_strings_does_not_count(texts: list[str], size: int) -> N
 
 
 async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() -> None:
-    budget, limits = ByteBudget(10), BodyLimits(max_bytes=100)
+    budget, limits = BodyBudget(10), BodyLimits(max_bytes=100)
     held = [BodyReservation(budget) for _ in range(3)]
 
     async def read(one: int, size: int) -> Any:
@@ -219,7 +225,7 @@ async def test_all_bodies_together_have_a_bound_and_one_alone_always_passes() ->
 
 
 async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
-    budget, limits = ByteBudget(100), BodyLimits(max_bytes=100)
+    budget, limits = BodyBudget(100), BodyLimits(max_bytes=100)
     body = b'{"a":"' + b"x" * 12 + b'"}'
 
     async def read(tenant: str) -> BodyReservation:
@@ -238,7 +244,7 @@ async def test_no_tenant_leaves_others_without_room_for_a_body() -> None:
 
 
 async def test_large_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    body, budget = b'{"a":"' + b"x" * bodies.LARGE + b'"}', ByteBudget(1 << 30)
+    body, budget = b'{"a":"' + b"x" * bodies.LARGE + b'"}', BodyBudget(1 << 30)
     changed, n_active, most = threading.Condition(), 0, 0
 
     def parse(data: bytes, limits: LimitsConfig) -> Any:
@@ -262,7 +268,7 @@ async def test_large_bodies_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("tenant", ["127.0.0.1", "::/64", ""])
 def test_clients_of_this_host_without_a_key_may_hold_all(tenant: str) -> None:
-    budget = ByteBudget(100)
+    budget = BodyBudget(100)
     budget.add(60, tenant)
     assert budget.fits(40, tenant)
     assert not budget.fits(41, tenant)
