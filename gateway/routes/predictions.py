@@ -100,7 +100,7 @@ class PredictionEndpoint:
         try:
             route, body = self._read(instance)
             require_path(scope, route.path)
-            is_large = HELD in scope and scope[HELD].n_bytes > LARGE
+            is_large = HELD in scope and scope[HELD].is_large
             content = await in_thread(is_large, orjson.dumps, body)
             inner = {
                 **scope,

@@ -15,7 +15,6 @@ from gateway.api.fields.forms import from_form
 from gateway.http.answer_budget import AnswerBudget
 from gateway.http.bodies.body import (
     HELD,
-    LARGE,
     MIB,
     BodyLimits,
     in_thread,
@@ -208,7 +207,7 @@ class Service:
 
 
 def _is_large(scope: Scope) -> bool:
-    return HELD in scope and scope[HELD].n_bytes > LARGE
+    return HELD in scope and scope[HELD].is_large
 
 
 def may_use(scope: Scope, *names: str) -> bool:

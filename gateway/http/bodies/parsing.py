@@ -63,7 +63,7 @@ def parse_texts(texts: Mapping[str, str], limits: LimitsConfig) -> dict[str, Any
         try:
             if _NAME_COST * len(data) > n_left:
                 _check_values(data, n_left)
-            n_left = max(n_left - _count_marks(data), 0)
+            n_left = max(n_left - count_marks(data), 0)
             values[name] = orjson.loads(data)
             _check_depth(values[name], data, limits)
         except orjson.JSONDecodeError:
@@ -82,7 +82,7 @@ def _check_depth(value: Any, data: bytes, limits: LimitsConfig) -> None:
 def _check_values(data: bytes, most: int) -> None:
     """Limit the values of a body before orjson parses it: orjson holds the GIL until it is done."""
     parts = [data[start : start + _SLICE] for start in range(0, len(data), _SLICE)]
-    if sum(map(_count_marks, parts)) <= most:
+    if sum(map(count_marks, parts)) <= most:
         return
     # Count again without the contents of strings.
     n, begins_escaped, begins_inside = 0, False, False
@@ -90,7 +90,7 @@ def _check_values(data: bytes, most: int) -> None:
         single = part[begins_escaped:].replace(b"\\\\", b"")
         begins_escaped = single.endswith(b"\\")
         pieces = single.replace(b'\\"', b"").split(b'"')
-        n += _count_marks(b"".join(pieces[begins_inside::2]))
+        n += count_marks(b"".join(pieces[begins_inside::2]))
         begins_inside ^= len(pieces) % 2 == 0
         if n > most:
             message = (
@@ -99,5 +99,6 @@ def _check_values(data: bytes, most: int) -> None:
             raise InvalidRequest(message)
 
 
-def _count_marks(part: bytes) -> int:
+def count_marks(part: bytes) -> int:
+    """Count what may begin a value or follow a name, also in strings: 64 KiB take 0.03 ms."""
     return part.count(b",") + part.count(b"{") + part.count(b"[") + _NAME_COST * part.count(b":")
