@@ -262,6 +262,18 @@ async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
     await hang_up(*pairs)
 
 
+async def test_a_long_head_waits_for_its_turn_and_a_short_one_does_not(gateway: Running) -> None:
+    """Fifty heads of 6,000 headers at once held up all others for 1.6 s."""
+    long = HEALTH.replace(b"\r\n\r\n", b"\r\n" + b"a:" + b"b" * 20_000 + b"\r\n\r\n")
+    async with gateway.server._config.connections.turns.lock:
+        waiting = await connect(gateway, long)
+        short = await connect(gateway, HEALTH)
+        assert b" 200 " in await short[0].readuntil(b"\r\n\r\n")
+        assert not waiting[0]._buffer  # type: ignore[attr-defined]
+    assert b" 200 " in await waiting[0].readuntil(b"\r\n\r\n")
+    await hang_up(waiting, short)
+
+
 async def test_a_server_that_retires_ends_each_connection_with_its_next_answer(
     gateway: Running,
 ) -> None:
