@@ -7,7 +7,7 @@ import pytest
 from tests.worker.grammar.test_matcher import PIECES, rules, say
 from worker.grammar.gbnf import automaton, matcher, search_time
 from worker.grammar.gbnf.matcher import Matcher
-from worker.grammar.gbnf.search_time import OWN_S, SHARED_S, SharedSearchTime
+from worker.grammar.gbnf.search_time import OWN_S, SHARED_S, SearchTime, SharedSearchTime
 from worker.grammar.gbnf.symbols import GrammarError
 
 AMBIGUOUS = 'root ::= "a" root | "a" root "b" | "a" root "c"'
@@ -51,6 +51,17 @@ def test_a_task_with_an_ordinary_grammar_does_not_depend_on_the_shared_time(cloc
     for letter in "abcdefgh":
         say(task, letter)
         task.mask()
+
+
+def test_a_large_vocabulary_has_as_much_more_time_as_tokens() -> None:
+    shared = SharedSearchTime()
+    shared.spend(SHARED_S)
+    for n_vocab, scale in ((1000, 1), (200_000, 4)):
+        time = SearchTime(shared, n_vocab)
+        assert time.left_s() == pytest.approx(scale * OWN_S, abs=0.01)
+        time.spend(scale * OWN_S)
+        time.advance()
+        assert time.left_s() == pytest.approx(scale * search_time.A_TOKEN_S, abs=0.01)
 
 
 def test_the_shared_time_comes_back(clock: Clock) -> None:

@@ -94,7 +94,7 @@ class Matcher:
         self._pieces = pieces
         self._state = rules.automaton.start
         self._eog = frozenset(rules.eog.tolist())
-        self._time = SearchTime(shared_time)
+        self._time = SearchTime(shared_time, len(pieces))
         self._asked: tuple[int, AutomatonState | None] = -1, None
         """The token that was asked for last, and where it would lead."""
 

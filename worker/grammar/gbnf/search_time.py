@@ -10,6 +10,8 @@ OWN_S = 0.05
 """Time of a task's own. Ordinary grammars take 1 ms a token, and 20 ms for their longest search."""
 A_TOKEN_S = 0.02
 """What each token gives back of it: the mean by which a task may always delay steps."""
+VOCABULARY = 50_000
+"""Tokens of a vocabulary to which both belong. With more there is more to search, and more time."""
 SHARED_S = 0.2
 """Time of all tasks for what exceeds their own. On a busy machine other streams stop for two or
 three times as long."""
@@ -39,9 +41,10 @@ class SharedSearchTime:
 class SearchTime:
     """The time of one task."""
 
-    def __init__(self, shared: SharedSearchTime) -> None:
+    def __init__(self, shared: SharedSearchTime, n_vocab: int) -> None:
         self._shared = shared
-        self._own_s = OWN_S
+        self._scale = max(1.0, n_vocab / VOCABULARY)
+        self._own_s = OWN_S * self._scale
 
     def left_s(self) -> float:
         """Return how long the task may search now."""
@@ -55,4 +58,4 @@ class SearchTime:
 
     def advance(self) -> None:
         """Give back what a token gives back."""
-        self._own_s = min(OWN_S, self._own_s + A_TOKEN_S)
+        self._own_s = min(OWN_S * self._scale, self._own_s + A_TOKEN_S * self._scale)
