@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from gateway.keys.api_key import KeyLimits
+from gateway.keys.api_key import KeyLimits, PriorityClass
 from gateway.pool.dispatch.actions import CancelTask
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
@@ -24,7 +24,7 @@ def one_ahead(spec: TaskSpec | None = None, *, queue_size: int = 100) -> Dispatc
     return pool
 
 
-def in_a_class(task_id: int, tenant: str, priority: int) -> TaskSpec:
+def in_a_class(task_id: int, tenant: str, priority: PriorityClass) -> TaskSpec:
     limits = KeyLimits(priority=priority)
     return dataclasses.replace(task(task_id, tenant=tenant), limits=limits)
 
@@ -81,10 +81,10 @@ def test_it_stays_for_as_long_as_a_slot_is_usually_in_use() -> None:
 
 
 def test_a_higher_class_goes_first() -> None:
-    pool = one_ahead(in_a_class(3, "low", 2))
-    pool.submit(in_a_class(4, "low", 2), 0.0)
+    pool = one_ahead(in_a_class(3, "low", PriorityClass.LOW))
+    pool.submit(in_a_class(4, "low", PriorityClass.LOW), 0.0)
     pool.started("b", started(4), 0.0)
-    pool.submit(in_a_class(5, "high", 0), 0.0)
+    pool.submit(in_a_class(5, "high", PriorityClass.HIGH), 0.0)
     pool.ended("b", done(2), 0.9)
     pool.expire(1.0)
     pool.ended("b", done(4), LONG_S)
