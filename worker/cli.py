@@ -93,6 +93,8 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno not in _FULL or error.filename is not None:
                 raise
+            # What is left of the output would fail again at the end of the process.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             click.echo(f"llamapool: cannot write: {error.strerror}", err=True)
             raise SystemExit(EXIT_ERROR) from None
 

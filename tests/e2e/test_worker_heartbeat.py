@@ -164,7 +164,7 @@ def hostile(marker: str, first: int) -> list[m.Envelope]:
     ]
 
 
-REFUSED = {0, 2, 3, 4, 5, 7, 9}
+REFUSED = {4, 5, 7, 9}
 """Of the hostile messages, those that must be refused."""
 N_TRIES = 3
 """What another program takes from the cores for a moment is not the worker's fault."""

@@ -1,5 +1,6 @@
 """A service may be started without standard streams: no other file may take their numbers."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,10 @@ def test_a_command_whose_standard_streams_are_closed_ends_as_always(closed: str)
 def test_output_that_a_full_disk_does_not_take_is_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         argv = [sys.executable, "-m", "worker.cli", *words]
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+        done = subprocess.run(
+            argv, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered, check=False
+        )
     assert done.returncode == 1
     assert done.stderr == "llamapool: cannot write: No space left on device\n"
 
