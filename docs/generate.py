@@ -286,7 +286,7 @@ def _kinds(kinds: list[str]) -> str:
     for name, group in _GROUPS.items():
         if group <= rest:
             rest, named = rest - group, [*named, name]
-    return ", ".join([*named, *(kind for kind in kinds if kind in rest)])
+    return ", ".join([*named, *dict.fromkeys(kind for kind in kinds if kind in rest)])
 
 
 PAGES: dict[str, Callable[[], str]] = {

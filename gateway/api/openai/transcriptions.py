@@ -63,6 +63,8 @@ def _messages(
     body: Mapping[str, Any], card: ModelCard, media: ChatMedia
 ) -> tuple[ChatMessage, ...]:
     sound = body.get("file")
+    if isinstance(sound, list):
+        raise InvalidRequest("Field 'file': must be one file", param="file")
     if not isinstance(sound, bytes):
         raise InvalidRequest("No input file found for transcription", param="file")
     is_lfm2 = all(mark in card.chat_template for mark in _LFM2_MARKS)
