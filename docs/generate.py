@@ -249,11 +249,7 @@ def _fields_text() -> str:
                 found.setdefault(row, []).append(kind)
     lines = ["Names in the table:\n", "| name | stands for |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in DESCRIPTIONS.items()]
-    lines += [
-        "",
-        "Fields of [sampling](../using/sampling.md) are on a page of their own.",
-        "",
-    ]
+    lines += ["", "Fields of [sampling](../using/sampling.md) are on a page of their own.", ""]
     lines += ["| field | at most | of |", "|---|---|---|"]
     lines += [
         f"| `{field}` | {_plain(bound)} | {_kinds(kinds)} |"

@@ -98,7 +98,7 @@ def sources(*folders: str) -> list[Path]:
 
 
 PACKAGES = sources(*sorted(OURS))
-EVERYTHING = PACKAGES + sources("tests", "benchmarks")
+EVERYTHING = PACKAGES + sources("tests", "benchmarks", "docs")
 
 
 @cache
