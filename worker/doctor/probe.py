@@ -108,7 +108,7 @@ def unix_fault(path: Path) -> str:
 
 def directory(configured: str) -> tuple[Path, int | None, bool]:
     """Return where sockets will be, its mode if it is there, and whether it can be written."""
-    path = expanded(configured).absolute() if configured else parent()
+    path = absolute(expanded(configured)) if configured else parent()
     mode = path.stat().st_mode if is_dir(path) else None
     return path, mode, may_hold_files(path)
 

@@ -3,10 +3,12 @@
 import asyncio
 from pathlib import Path
 
+import httpx
 import pytest
 
 from gateway.models import manager
-from tests.gateway.inprocess import until
+from tests.fakes.supervisor import FakeSupervisor
+from tests.gateway.inprocess import Running, until
 from tests.gateway.models.test_http_models import complete, repr_of, routing, said
 
 
@@ -34,14 +36,23 @@ async def test_who_waits_is_told_when_the_server_ends(tmp_path: Path) -> None:
         assert said(await complete(gateway, "a")) == "503 The server is shutting down"
 
 
+Asked = asyncio.Task[httpx.Response]
+
+
+async def busy_and_waiting(gateway: Running, supervisor: FakeSupervisor) -> tuple[Asked, Asked]:
+    """Have a request of `a` that does not end, and one of `b` that waits for its place."""
+    assert (await complete(gateway, "a")).status_code == 200
+    supervisor.workers["a"].go_silent()
+    busy = asyncio.create_task(complete(gateway, "a"))
+    await until(lambda: "requests=1" in repr_of(gateway))
+    waits = asyncio.create_task(complete(gateway, "b"))
+    await until(lambda: "b:1" in repr_of(gateway))
+    return busy, waits
+
+
 async def test_a_server_that_ends_loads_nothing_for_who_was_sent_away(tmp_path: Path) -> None:
     async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
-        assert (await complete(gateway, "a")).status_code == 200
-        supervisor.workers["a"].go_silent()
-        busy = asyncio.create_task(complete(gateway, "a"))
-        await until(lambda: "requests=1" in repr_of(gateway))
-        waits = asyncio.create_task(complete(gateway, "b"))
-        await until(lambda: "b:1" in repr_of(gateway))
+        busy, waits = await busy_and_waiting(gateway, supervisor)
         assert gateway.models is not None
         gateway.models.drain()
         assert said(await waits) == "503 The server is shutting down"
@@ -56,11 +67,7 @@ async def test_a_model_that_is_never_idle_makes_room_for_one_that_waits_long(
 ) -> None:
     monkeypatch.setattr(manager, "_PATIENCE_S", 0.02)
     async with routing(tmp_path, "a", "b", models_max=1) as (gateway, supervisor):
-        assert (await complete(gateway, "a")).status_code == 200
-        supervisor.workers["a"].go_silent()
-        busy = asyncio.create_task(complete(gateway, "a"))
-        await until(lambda: "requests=1" in repr_of(gateway))
-        waits = asyncio.create_task(complete(gateway, "b"))
+        busy, waits = await busy_and_waiting(gateway, supervisor)
         await until(lambda: "closing" in repr_of(gateway))
         younger = asyncio.create_task(complete(gateway, "a"))
         await until(lambda: "a:1" in repr_of(gateway))
