@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from gateway import server
-from gateway.cli import gateway_config, load_pool
 from gateway.server import limit_threads
+from gateway.settings import gateway_config, load_pool
 from protocol.config.config import GatewayConfig
 from protocol.errors import ConfigError
 from protocol.process.listening import listen, url_of
