@@ -48,7 +48,7 @@ RULES: dict[str, set[str]] = {
     "protocol": {"msgpack", "protocol"},
     "gateway": {
         *("protocol", "gateway", "starlette", "hypercorn", "zmq", "orjson", "python_multipart"),
-        *("click", "uvloop", "h11"),
+        *("prometheus_client", "click", "uvloop", "h11"),
     },
     "gateway/http/protocols": {"gateway.http.protocols", "hypercorn", "h11", "h2"},
     # Nothing else may import what only the extra `otel` brings.
