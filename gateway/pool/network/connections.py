@@ -17,7 +17,6 @@ from gateway.pool.network.access import PeerAccess
 from gateway.pool.network.observer import ConnectionObserver
 from gateway.pool.network.peer_socket import PeerSocket, key_of, pid_of, socket_of
 from gateway.pool.network.reception import Reception
-from gateway.pool.network.recheck import DisconnectRecheck
 from gateway.pool.network.router_socket import RouterSocket
 from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.config.config import GatewayConfig
@@ -63,8 +62,7 @@ class WorkerConnections:
         self._access = access
         self._gateway = gateway
         self._heartbeat_s = config.heartbeat_s
-        self._recheck = DisconnectRecheck(self._ping)
-        self._socket = RouterSocket(self._on_frame, self._recheck.ended, access)
+        self._socket = RouterSocket(self._on_frame, self._ping, access)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._is_aside = False
         self._swept_at = math.inf
@@ -98,7 +96,6 @@ class WorkerConnections:
         """Drop every connection without telling the workers."""
         if self._flush is not None:
             self._flush.cancel()
-        self._recheck.close()
         self._peers.clear()
         self._socket.close()
 

@@ -26,6 +26,8 @@ _BURST = 256
 _BURST_S = 0.003
 """Time for which frames are read in one turn: as much again goes into writing what they bring."""
 _MONITOR = "inproc://monitor"
+_RECHECK_S = 0.05
+"""Seconds until an end is reported again: libzmq may not have removed the route before that."""
 _DRAINING_S = 0.1
 """Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 
@@ -227,6 +229,7 @@ class RouterSocket:
         self._pending.settle(asyncio.get_running_loop().time())
         if ended:
             self._on_disconnect(ended)
+            asyncio.get_running_loop().call_later(_RECHECK_S, self._on_disconnect, ended)
 
 
 def _skip_rest(socket: "zmq.Socket[bytes]") -> None:
