@@ -11,7 +11,7 @@ from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
 from gateway.pool.network.connections import ENDED
-from gateway.pool.network.worker_connection import WorkerConnection
+from gateway.pool.network.worker_connection import BrokenConnections, WorkerConnection
 from gateway.pool.plausible import (
     implausible,
     implausible_stats,
@@ -19,7 +19,6 @@ from gateway.pool.plausible import (
     overread,
     overstated,
 )
-from gateway.pool.recovery.broken_connections import BrokenConnections
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.tasks.stream import Resumed
 from gateway.pool.tasks.task_streams import TaskStreams
