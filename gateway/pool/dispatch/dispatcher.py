@@ -71,7 +71,9 @@ class Dispatcher:
         )
         self.limits = QueueLimits(self.queue, self.slots, self.routing, queue_size=queue_size)
         self.allowances = Allowances()
-        charges = Charges(self.queue, self.routing.answer_tokens_per_s)
+        charges = Charges(
+            self.queue, lambda model: self.routing.throughput(model).answer_per_s.value
+        )
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
         self._assignment = Assignment(
