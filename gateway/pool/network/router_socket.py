@@ -1,7 +1,8 @@
 """The ROUTER socket: sends and receives frames as bytes; it does not decode messages.
 
 The loop watches ZeroMQ's file descriptor itself: `zmq.asyncio` costs 17 us a message, this 1 us.
-That descriptor is edge-triggered and also swallowed by a send, so both ends look again.
+The descriptor is edge-triggered, and a send may take its event: so input is looked for again after
+each send and each read.
 """
 
 import asyncio

@@ -162,8 +162,9 @@ class RoutingPolicy:
         best = self._best(spec, [each for each in found if rank_of(each.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
-        choice = (best.worker, reason, n_cached, best.n_blocks, better, best.first_s)
-        return RouteChoice(*choice, found)
+        return RouteChoice(
+            best.worker, reason, n_cached, best.n_blocks, better, best.first_s, offers=found
+        )
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
         """Return a few workers that hold most of a prompt; of equal ones, those with less load."""
