@@ -194,12 +194,17 @@ class Rollout:
         question = Question(name, self._n_questions)
         return self._enter(stage, now + _ANSWER_S, question)
 
-    def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
+    def _answers(self, name: str, view: FleetView, now: float) -> Sequence[str] | None:
+        """Return a process's answers; None while they are pending, and if it fails to answer."""
         answers = view.answers(self._n_questions)
-        if answers is None and now < self._until:
-            return []
-        if isinstance(answers, str) or answers is None:
-            self._go_back(f"{change.old} does not answer: {answers or 'no answer in time'}")
+        if isinstance(answers, str) or (answers is None and now >= self._until):
+            self._go_back(f"{name} does not answer: {answers or 'no answer in time'}")
+            return None
+        return answers
+
+    def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        answers = self._answers(change.old, view, now)
+        if answers is None:
             return []
         self._references = answers
         if self._tries:  # the new one was different, and both were asked again
@@ -239,11 +244,8 @@ class Rollout:
         if view.state(change.new) in _FAILED:
             self._go_back(f"{change.new} has died: {view.why(change.new)}")
             return []
-        answers = view.answers(self._n_questions)
-        if answers is None and now < self._until:
-            return []
-        if isinstance(answers, str) or answers is None:
-            self._go_back(f"{change.new} does not answer: {answers or 'no answer in time'}")
+        answers = self._answers(change.new, view, now)
+        if answers is None:
             return []
         wrong = self._difference(answers)
         if not wrong:
