@@ -360,11 +360,6 @@ def no_room() -> TaskError:
     return TaskError(ErrorCode.OVERLOADED, message, detail=_RETRY_S)
 
 
-def unreachable() -> TaskError:
-    """Return the error for an order that the supervisor cannot get."""
-    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
-
-
 def too_long(limit_s: float) -> TaskError:
     """Return the error for a model that was not loaded or unloaded in time."""
     message = f"the models were not loaded or unloaded within {limit_s:g} s"

@@ -11,7 +11,13 @@ from typing import Any
 import orjson
 
 from gateway.api.anthropic import documents
-from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
+from gateway.api.fields.chat.conversation import (
+    ChatMedia,
+    ChatMessage,
+    Part,
+    require_messages,
+    tool_call,
+)
 from gateway.api.fields.options import require_parts, require_string
 from protocol.errors import InvalidRequest
 
@@ -51,13 +57,9 @@ def _without_stamp(text: str) -> str:
 
 
 def read_messages(value: Any, media: ChatMedia) -> list[ChatMessage]:
-    """Read the conversation; none at all is allowed, as in llama-server."""
-    if value is None:
-        raise InvalidRequest("'messages' is required", param="messages")
-    if not isinstance(value, list):
-        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
+    """Read the conversation."""
     messages: list[ChatMessage] = []
-    for i, message in enumerate(value):
+    for i, message in enumerate(require_messages(value)):
         messages += _message(message, f"messages[{i}]", media)
     return messages
 
