@@ -143,7 +143,7 @@ class SharedLimits:
         return [*found.values()]
 
     def _note_who_is_there(self, known: Iterable[str], names: Iterable[str]) -> None:
-        """Forget askers that have ended; one that is there is told all from now on, if it asks."""
+        """Forget gateways that have ended; note the usage from now on for each that is there."""
         now = asyncio.get_running_loop().time()
         for gone in set(known).difference(names):
             self._askers.pop(gone, None)

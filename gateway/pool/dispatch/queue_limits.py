@@ -55,7 +55,7 @@ class QueueLimits:
         return self._queue.depth(model) >= self.limit(model)
 
     def displaced_by(self, task: Task) -> tuple[Task, TaskError]:
-        """Choose who gives its place in a full queue to a task; raises `TaskError` if none does."""
+        """Choose the task whose place in a full queue goes to this one; raises `TaskError`."""
         last = self._queue.displaced_by(task)
         if last is None:
             raise self.overloaded(task.spec.model, "The queue is full")

@@ -77,7 +77,7 @@ class WorkerConnections:
         self._socket.open(endpoints, joins=joins)
 
     def release_endpoints(self) -> None:
-        """Let the workers dial another process; who dials this one is to try again."""
+        """Let the workers dial another process; one that dials this one is cut, and tries again."""
         self._is_aside = True
         self._post_all(Successor())
 
