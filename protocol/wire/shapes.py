@@ -31,6 +31,13 @@ class Clamp(Enum):
     NO = 0
     HIGH = 1
     BOTH = 2
+    REQUEST = 3
+    """Both ends of a request's value; an option keeps its own, which has the same effect."""
+
+    @property
+    def is_both(self) -> bool:
+        """Return whether no number of a request is refused."""
+        return self in (Clamp.BOTH, Clamp.REQUEST)
 
 
 class Bounds:
@@ -116,7 +123,7 @@ class Number(FieldShape):
             return
         low, high = bounds[self.low], bounds[self.high]
         value = math.trunc(value) if self.whole and math.isfinite(value) else value
-        is_low = value < low and self.clamps is not Clamp.BOTH
+        is_low = value < low and not self.clamps.is_both
         if is_low or (value > high and self.clamps is Clamp.NO):
             text = (
                 f"Value must be between {number(low)} <= value <= {number(high)}, but got {value}"
@@ -124,8 +131,9 @@ class Number(FieldShape):
             raise refusal(path, text)
 
     def describe(self) -> str:
-        notes = {Clamp.NO: "", Clamp.HIGH: ", a greater one clamped", Clamp.BOTH: ", clamped"}
-        return f"{_named(self.low)} to {_named(self.high)}{notes[self.clamps]}"
+        notes = {Clamp.NO: "", Clamp.HIGH: ", a greater one clamped"}
+        note = notes.get(self.clamps, ", clamped")
+        return f"{_named(self.low)} to {_named(self.high)}{note}"
 
 
 @dataclass(frozen=True, slots=True)

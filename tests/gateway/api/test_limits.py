@@ -76,7 +76,7 @@ def beyond(shape: FieldShape, bounds: Bounds) -> Iterator[Any]:
 
 
 def _numbers(shape: Any, bounds: Bounds) -> Iterator[Any]:
-    if shape.clamps is not Clamp.BOTH:
+    if not shape.clamps.is_both:
         yield int(bounds[shape.low]) - 1
     if shape.clamps is Clamp.NO:
         yield int(bounds[shape.high]) + 1
