@@ -63,7 +63,7 @@ def _messages(
     body: Mapping[str, Any], card: ModelCard, media: ChatMedia
 ) -> tuple[ChatMessage, ...]:
     sound = body.get("file")
-    if isinstance(sound, list):
+    if isinstance(sound, list):  # llama-server takes the last, whose transcript passes for all
         raise InvalidRequest("Field 'file': must be one file", param="file")
     if not isinstance(sound, bytes):
         raise InvalidRequest("No input file found for transcription", param="file")
