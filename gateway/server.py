@@ -6,6 +6,7 @@ clients are told; it closes when the pool is drained.
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +41,12 @@ from gateway.succession import (
     take_over,
 )
 from protocol.config.config import GatewayConfig
+from protocol.endpoint import remove_sockets
 from protocol.errors import EXIT_ERROR, EXIT_OK
 from protocol.process import inherited
 from protocol.process.listening import BACKLOG, Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
+from protocol.process.parent_death import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -120,6 +123,8 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         counted.keep()
         siblings.close()
         await _end(parts, admin, server, grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+        if PARENT_VARIABLE not in os.environ:  # else another gateway may have taken the paths over
+            remove_sockets(config.bind)
 
 
 async def _end(

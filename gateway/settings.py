@@ -10,7 +10,7 @@ from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.config.paths import anchored
-from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, gateway_endpoint
+from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, check_folder, gateway_endpoint
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.filenames import absolute
 from protocol.process.parent_death import PARENT_VARIABLE
@@ -39,6 +39,8 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
         raise ConfigError(error.message) from error
     config = replace(config, verbose=config.verbose or pool.log.verbosity >= VERBOSE)
     config = for_vertex(config, os.environ)
+    if pool.runtime_dir and Path(pool.runtime_dir).is_dir():
+        check_folder(Path(pool.runtime_dir))
     config = _with_sockets(config, pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", ""))
     bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
     return config

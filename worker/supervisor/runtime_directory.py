@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.endpoint import check_folder
 from protocol.errors import ConfigError
 from protocol.filenames import expanded
 
@@ -119,8 +120,7 @@ def _configured(configured: str) -> Iterator[Path]:
     path = expanded(configured).absolute()
     existed = path.is_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_mode & 0o022:
-        raise ConfigError(f"runtime_dir {path} is writable by others: chmod 0700 it")
+    check_folder(path)
     with _locked(path):  # before another pool's files could be taken for those of this one
         before = {entry.name for entry in path.iterdir()}
         try:
