@@ -307,8 +307,8 @@ class ModelManager:
                 model = self.states.models.get(name)
                 if model is None or not model.is_running:
                     self._pool.transport.abandon(name)
-            case ModelRecall(model=name):
-                self._perform(self.states.recalled(name))
+            case ModelRecall(model=name, is_overdue=is_overdue):
+                self._perform(self.states.recalled(name, is_overdue=is_overdue))
             case ModelKept(model=name, is_kept=is_kept):
                 self._perform(self.states.kept(name, is_kept=is_kept))
             case DownloadReport():
