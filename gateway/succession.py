@@ -58,7 +58,7 @@ class Signals:
 
     def _hung_up(self, had_terminal: bool) -> None:
         if had_terminal and not os.isatty(STDERR):
-            self.received()
+            self.drain.set()  # not `received`: the kernel and the shell may both send it
             return
         logger.warning(
             "configuration not reloaded",
