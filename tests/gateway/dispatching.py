@@ -54,7 +54,9 @@ class SimAbsence:
         return names
 
 
-def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
+def card(
+    n_slots: int = 2, n_prefetch: int = 0, name: str = "m", fingerprint: str = ""
+) -> ModelCard:
     return ModelCard(
         name=name,
         path="/m.gguf",
@@ -62,6 +64,7 @@ def card(n_slots: int = 2, n_prefetch: int = 0, name: str = "m") -> ModelCard:
         n_prefetch=n_prefetch,
         n_ctx=512,
         n_ctx_total=512 * n_slots,
+        fingerprint=fingerprint,
     )
 
 

@@ -82,15 +82,23 @@ class Assignment:
         return [ProceedTask(task.worker, task.task_id, task.attempt) for task in tasks]
 
     def move(self, worker: Worker, cause: MoveCause, now: float) -> list[Action]:
-        """Move the tasks of a worker to others, as many as have free slots."""
+        """Move the tasks of a worker to others, as many as have free slots.
+
+        Answers that have begun go on only where the model is the same.
+        """
         actions: list[Action] = []
+        can_continue = True
         for task in list(worker.tasks.values()):
-            if not _may_move(task):
+            has_begun = task.answer.has_started
+            if not _may_move(task) or (has_begun and not can_continue):
                 continue
             choice = self._elsewhere(task, now, needs_free=True)
-            if choice is None:
+            if choice is not None:
+                actions += self._move(task, choice, cause, now)
+            elif has_begun:
+                can_continue = False
+            else:
                 break
-            actions += self._move(task, choice, cause, now)
         return actions
 
     def _elsewhere(self, task: Task, now: float, *, needs_free: bool) -> RouteChoice | None:
@@ -119,7 +127,7 @@ class Assignment:
         worker = choice.worker
         self._placement.deferral.forget(task)
         self._placement.shares.assigned(task, now)
-        task.assign(worker.key, worker.name, choice.reason, now)
+        task.assign(worker.key, worker.name, choice.reason, now, worker.model_fingerprint)
         choice.explain(task.attempts[-1])
         self._n_assigned += 1
         worker.take(task, self._n_assigned)

@@ -105,6 +105,7 @@ class TaskPlacement:
             return None
         if spec.worker:
             return self._pinned(spec, now, excluded)
+        excluded = excluded | self._other_models(task)
         if task.tried and self.has_other(task, now):
             excluded |= task.tried
         if spec.takes_credit:
@@ -119,7 +120,17 @@ class TaskPlacement:
             owner = self._owner(spec, now)
             return owner is not None and owner.is_ready and owner.key not in task.tried
         workers = self._routing.order.workers_of(spec.model, now)
-        return bool(workers.ready & ~workers.mask(task.tried))
+        return bool(workers.ready & ~workers.mask(task.tried | self._other_models(task)))
+
+    def _other_models(self, task: Task) -> set[str]:
+        """List the workers that cannot go on with what has come of an answer."""
+        if not task.answer.has_started:
+            return set()
+        return {
+            key
+            for key, worker in self._workers.items()
+            if worker.model_fingerprint != task.model_fingerprint
+        }
 
     def _pinned(self, spec: TaskSpec, now: float, excluded: Collection[str]) -> RouteChoice | None:
         """Find the place of a task that only one worker may run."""

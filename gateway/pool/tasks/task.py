@@ -93,8 +93,8 @@ class Task:
         self.cancelled_at = 0.0
         """When it was cancelled at its worker; 0 unless it was."""
         self.attempt = 0
-        self.worker_name = ""
-        """Name of the worker that has it, or had it last."""
+        self.worker_name = self.model_fingerprint = ""
+        """Of the worker that has it or had it last; with another fingerprint none can go on."""
         self.answer = Answer()
         """The part of its answer that has arrived; written by its stream."""
         self.is_shown = False
@@ -223,11 +223,14 @@ class Task:
         first_at = self.answer.first_at
         return first_at - self.submitted_at if first_at else 0.0
 
-    def assign(self, worker: str, name: str, route: RouteReason, now: float) -> None:
-        """Give it to the worker of this key and name."""
+    def assign(
+        self, worker: str, name: str, route: RouteReason, now: float, fingerprint: str = ""
+    ) -> None:
+        """Give it to the worker of this key and name, whose model has this fingerprint."""
         self._become(TaskState.ASSIGNED)
         self.waited_s += max(0.0, now - self.waits_since)
         self.worker, self.worker_name, self.slot = worker, name, self.spec.slot
+        self.model_fingerprint = fingerprint
         self.route, self.assigned_at = route, now
         self.risk_since = now
         self.n_resumed = len(self.answer.tokens)

@@ -106,6 +106,11 @@ class Worker:
         return self.card.n_prefetch if self.card is not None else 0
 
     @property
+    def model_fingerprint(self) -> str:
+        """Equal for workers that may continue each other's answers; empty before it has loaded."""
+        return self.card.fingerprint if self.card is not None else ""
+
+    @property
     def is_ready(self) -> bool:
         """Whether it takes new tasks."""
         return self.state is WorkerState.READY and not self.is_held

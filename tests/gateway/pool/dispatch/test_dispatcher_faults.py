@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.pool.dispatch.actions import Assign, Deliver, Fail
+from gateway.pool.dispatch.actions import Action, Assign, Deliver, Fail
+from gateway.pool.dispatch.dispatcher import Dispatcher
 from protocol.errors import ErrorCode, TaskError
 from protocol.wire.messages import TaskKey
 from tests.gateway.dispatching import (
@@ -210,3 +211,41 @@ def test_what_comes_after_its_model_was_unloaded_does_not_wait_for_a_worker() ->
     pool.worker_hello("b", "b", "m")  # it is loaded again
     pool.submit(task(2), 3.0)
     assert list(pool.tasks) == [2]
+
+
+def join(pool: Dispatcher, name: str, fingerprint: str, n_slots: int = 1) -> list[Action]:
+    pool.worker_hello(name, name, "m")
+    return pool.worker_ready(name, card(n_slots, fingerprint=fingerprint), 0.0)
+
+
+def test_an_answer_goes_on_only_where_the_model_is_the_one_that_began_it() -> None:
+    pool = dispatcher()
+    join(pool, "a", "old")
+    pool.submit(task(1), 0.0)
+    read(pool, "a", 1)
+    join(pool, "b", "new")
+    assert places(pool.worker_lost("a", 0.0)) == []
+    assert places(pool.submit(task(2), 0.0)) == [(2, "b")], "nothing waits behind it"
+    assert places(pool.ended("b", done(2), 0.0)) == []
+    assert places(join(pool, "c", "old")) == [(1, "c")]
+
+
+def test_what_a_draining_worker_has_begun_stays_where_only_other_models_are() -> None:
+    pool = dispatcher()
+    join(pool, "a", "old", n_slots=3)
+    for i in (1, 2, 3):
+        pool.submit(task(i), 0.0)
+    read(pool, "a", 1)
+    read(pool, "a", 2)
+    join(pool, "b", "new", n_slots=3)
+    assert places(pool.worker_leaves("a", 0.0)) == [(3, "b")]
+    assert places(join(pool, "c", "old")) == [(1, "c")]
+
+
+def test_an_answer_that_starts_again_may_start_at_another_model() -> None:
+    pool = dispatcher()
+    join(pool, "a", "old")
+    pool.submit(replace(task(1), is_whole=True, continues=False), 0.0)
+    read(pool, "a", 1)
+    join(pool, "b", "new")
+    assert places(pool.worker_lost("a", 0.0)) == [(1, "b")]
