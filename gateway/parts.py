@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import FeedSources
 from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.fleet.views import away
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
@@ -106,6 +107,8 @@ def parts_of(
         retired=pool.forget_worker,
         timeout_s=config.timeout_s,
     )
+    pool.status.why_absent = supervisor.why_absent
+    metrics.away = lambda: away(pool.status.workers(), supervisor.report)
     models = _model_manager(config, pool)
     siblings = Siblings(config.siblings)
     sources = FeedSources(
