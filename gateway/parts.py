@@ -109,6 +109,7 @@ def parts_of(
     )
     pool.status.why_absent = supervisor.why_absent
     metrics.away = lambda: away(pool.status.workers(), supervisor.report)
+    metrics.n_gateway_restarts = lambda: supervisor.n_gateway_restarts
     models = _model_manager(config, pool)
     siblings = Siblings(config.siblings)
     sources = FeedSources(

@@ -43,6 +43,10 @@ class Metrics:
         """Counts the streams that are kept to be read again, and their bytes."""
         self.away: Callable[[], Iterable[WorkerView]] = lambda: ()
         """Lists the workers of this host's supervisor that are not connected."""
+        self.n_gateway_restarts: Callable[[], int] = lambda: 0
+        """Counts how often the gateways of this host's supervisor died and were started again."""
+        self.certificate_expires_at: float | None = None
+        """Seconds since 1970; None without a certificate."""
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
         self.link_lag: dict[tuple[str, str], Histogram] = {}

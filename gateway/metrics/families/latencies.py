@@ -93,3 +93,9 @@ def of_loop(metrics: Metrics, view: PoolView) -> Iterator[str]:
         (),
         [((), process.resident_bytes)],
     )
+    yield counter(
+        "llamapool_gateway_restarts_total",
+        "How often a gateway of this host died and was started again.",
+        (),
+        [((), metrics.n_gateway_restarts())],
+    )

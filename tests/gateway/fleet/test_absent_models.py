@@ -23,9 +23,13 @@ def report(state: str) -> FleetReport:
     )
 
 
+async def text_of(gateway: Running) -> str:
+    return (await gateway.client.get("/metrics")).text
+
+
 async def workers_of(gateway: Running, model: str) -> dict[str, float]:
     """Return the rows of `llamapool_workers` of a model by state."""
-    text = (await gateway.client.get("/metrics")).text
+    text = await text_of(gateway)
     head = f'llamapool_workers{{model="{model}",state="'
     rows = [line.removeprefix(head) for line in text.splitlines() if line.startswith(head)]
     return {row.partition('"')[0]: float(row.split()[-1]) for row in rows}
@@ -66,6 +70,18 @@ async def test_no_other_model_answers_in_the_place_of_one_that_is_configured(
         assert message in refused.json()["error"]["message"]
         for other in ({}, {"model": "fake"}, {"model": "gpt-4"}):
             assert (await gateway.post("/completion", {**body, **other})).status_code == 200
+
+
+async def test_the_metrics_count_deaths_of_gateways(tmp_path: Path) -> None:
+    async with with_one_of_two(tmp_path) as (gateway, supervisor):
+        gateways = [
+            ProcessReport(name=f"gateway-{n}", model="", state="ready", n_restarts=n)
+            for n in (1, 2)
+        ]
+        supervisor.send(FleetReport(processes=tuple(gateways)))
+        async with asyncio.timeout(LIMIT_S):
+            while "llamapool_gateway_restarts_total 3.0" not in await text_of(gateway):
+                pass
 
 
 async def test_the_metrics_count_workers_that_are_not_connected(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gateway.http.certificate import fault_of_dates
+from gateway.http.certificate import expires_at, fault_of_dates
 from gateway.server import _warn_of_dates
 from protocol.config.config import GatewayConfig
 
@@ -69,6 +70,8 @@ def test_a_certificate_that_is_not_valid_today_is_told(
     assert fault_of_dates(config.ssl_cert_file, config.ssl_key_file) == fault
     _warn_of_dates(config)
     assert [record.message for record in caplog.records] == ["certificate not valid"] * bool(fault)
+    end = datetime(last, 1, 1, tzinfo=UTC).timestamp()
+    assert expires_at(config.ssl_cert_file, config.ssl_key_file) == end
 
 
 def test_without_a_certificate_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
