@@ -26,10 +26,16 @@ def away(views: Iterable[WorkerView], report: FleetReport) -> list[WorkerView]:
     """List the workers that the supervisor starts and that are not among those connected."""
     names = {view.name for view in views}
     return [
-        WorkerView(name=process.name, model=process.model, state=process.state, n_slots=0, n_busy=0)
+        _away(process)
         for process in report.processes
         if process.model and process.name not in names
     ]
+
+
+def _away(process: ProcessReport) -> WorkerView:
+    # Its process has loaded the model, but it is stuck, or its connection has ended.
+    state = "disconnected" if process.state == "ready" else process.state
+    return WorkerView(name=process.name, model=process.model, state=state, n_slots=0, n_busy=0)
 
 
 def _connected(

@@ -89,3 +89,6 @@ async def test_the_metrics_count_workers_that_are_not_connected(tmp_path: Path) 
         assert await tell(gateway, supervisor, "quarantined") == {"ready": 0, "quarantined": 1}
         assert await tell(gateway, supervisor, "given up") == {"ready": 0, "given_up": 1}
         assert await workers_of(gateway, "fake") == {"ready": 1}
+        await gateway.workers[0].die()
+        await until(lambda: not gateway.pool.status.workers())
+        assert await workers_of(gateway, "fake") == {"ready": 0, "disconnected": 1}
