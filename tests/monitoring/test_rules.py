@@ -23,15 +23,21 @@ PAGE = ROOT / "docs" / "running" / "on-call.md"
 
 
 @pytest.fixture
-async def names(tmp_path: Path) -> set[str]:
-    """Every name of a sample in a real scrape."""
+async def scraped(tmp_path: Path) -> str:
+    """The text of a real scrape."""
     async with running(tmp_path, metrics=True) as gateway:
         worker = await gateway.add_worker(FakeOptions())
         await gateway.post("/completion", {"prompt": "a b", "n_predict": 2})
         await worker.wait_heartbeats(1)
-        text = (await gateway.client.get("/metrics")).text
-    found = {sample.name for one in text_string_to_metric_families(text) for sample in one.samples}
-    return found | set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+        return (await gateway.client.get("/metrics")).text
+
+
+@pytest.fixture
+def names(scraped: str) -> set[str]:
+    """Every name of a sample in a real scrape."""
+    families = text_string_to_metric_families(scraped)
+    found = {sample.name for one in families for sample in one.samples}
+    return found | set(re.findall(r"^# TYPE (\S+) ", scraped, re.MULTILINE))
 
 
 async def test_every_metric_of_a_rule_is_in_a_real_scrape(names: set[str]) -> None:
@@ -111,6 +117,15 @@ def test_promtool_finds_each_alert_as_its_tests_say() -> None:
     fires = set(re.findall(r"eval_time: .*\n        alertname: (\w+)\n        exp_alerts", text))
     quiet = set(re.findall(r"\{eval_time: 20m, alertname: (\w+)\}", text))
     assert fires == quiet == alerts().keys(), "each one is tested to fire, and not to"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: Debian's prometheus")
+def test_promtool_finds_nothing_wrong_with_names_of_our_own(scraped: str) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=scraped, capture_output=True, text=True, check=False
+    )
+    assert "vllm:num_requests_running" in done.stderr, "it has looked: other servers' have colons"
+    assert [line for line in done.stderr.splitlines() if "llamapool" in line] == []
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: Debian's prometheus")
