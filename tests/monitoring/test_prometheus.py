@@ -32,8 +32,9 @@ _OF_TIMES = {
 """Alerts about times: on a busy machine they may be right."""
 _NOT_USED = {
     *("LlamapoolCertificateExpires", "LlamapoolWorkerTurnedAway", "LlamapoolWorkerQuarantined"),
+    "LlamapoolRequestsFail",
 }
-"""Alerts about TLS, keys and a supervisor, which such a pool has not."""
+"""Alerts about TLS, keys, a supervisor and failures, which such a pool has not."""
 _NO_VALUE = {
     "Refused tasks",  # nothing is refused here
     "Answers that went on at another worker",  # nothing dies
