@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.echo import FakeOptions
@@ -126,6 +127,16 @@ def test_promtool_finds_nothing_wrong_with_names_of_our_own(scraped: str) -> Non
     )
     assert "vllm:num_requests_running" in done.stderr, "it has looked: other servers' have colons"
     assert [line for line in done.stderr.splitlines() if "llamapool" in line] == []
+
+
+def test_the_command_of_the_documents_makes_the_rules_a_resource_of_the_operator() -> None:
+    page = (ROOT / "docs" / "running" / "kubernetes.md").read_text(encoding="utf-8")
+    found = re.search(r"^(\(printf .*?) \| kubectl apply -f -$", page, re.MULTILINE | re.DOTALL)
+    assert found
+    done = subprocess.run(found[1], shell=True, cwd=ROOT, capture_output=True, check=True)
+    resource = yaml.safe_load(done.stdout)
+    assert resource["kind"] == "PrometheusRule"
+    assert resource["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8"))
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: Debian's prometheus")
