@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.http.certificate import expires_at, fault_of_dates
+from gateway.metrics.families.http_connections import of_connections
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
 from gateway.server import _warn_of_dates
 from protocol.config.config import GatewayConfig
 
@@ -72,6 +75,15 @@ def test_a_certificate_that_is_not_valid_today_is_told(
     assert [record.message for record in caplog.records] == ["certificate not valid"] * bool(fault)
     end = datetime(last, 1, 1, tzinfo=UTC).timestamp()
     assert expires_at(config.ssl_cert_file, config.ssl_key_file) == end
+
+
+def test_the_metrics_say_when_the_certificate_expires() -> None:
+    metrics = Metrics()
+    view = Pool(GatewayConfig(), metrics).status
+    name = "llamapool_certificate_expiry_timestamp_seconds "
+    assert f"\n{name}" not in "".join(of_connections(metrics, view))
+    metrics.certificate_expires_at = 1.7e9
+    assert f"\n{name}1.7e+09\n" in "".join(of_connections(metrics, view))
 
 
 def test_without_a_certificate_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
