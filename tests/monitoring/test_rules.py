@@ -53,6 +53,16 @@ async def test_every_metric_of_the_dashboard_is_in_a_real_scrape(names: set[str]
         assert metrics_of(expr) and metrics_of(expr) <= names, title
 
 
+async def test_what_each_gateway_tells_of_a_worker_is_not_added_up(scraped: str) -> None:
+    """Two gateways that are scraped apart, as on Kubernetes, showed twice the tokens."""
+    families = list(text_string_to_metric_families(scraped))
+    told = {one.name for family in families for one in family.samples if "worker" in one.labels}
+    assert "llamapool_predicted_tokens_total" in told
+    for title, expr in (*panels(), *alerts().items()):
+        if metrics_of(expr) & told and " / " not in expr:
+            assert re.search(r"max by \([a-z, ]*worker", expr), title
+
+
 def test_the_dashboard_can_be_imported() -> None:
     board = dashboard()
     assert {"title", "uid", "schemaVersion", "panels", "templating", "time"} <= board.keys()
