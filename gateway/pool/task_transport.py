@@ -213,7 +213,7 @@ def _log_quarantined(stream: TaskStream, error: TaskError) -> None:
         extra={
             "task": spec.task_id,
             "model": spec.model,
-            "key": spec.key,
+            "key": spec.key or None,
             "fingerprint": spec.fingerprint.digest.hex() if spec.fingerprint is not None else None,
             "cause": error.message,
             "hint": "GET /admin/quarantine lists what is refused, DELETE lets it in again",
