@@ -24,7 +24,7 @@ export CMAKE_ARGS
 LLAMA_STAMP := $(VENV)/.llama-$(shell printf '%s' '$(CMAKE_ARGS)' | cksum | cut -d' ' -f1)
 DEV := anthropic axe-playwright-python gguf httpx hypothesis kubernetes-validate mypy openai \
        opentelemetry-exporter-otlp-proto-http opentelemetry-sdk \
-       playwright prometheus-client pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout pytest-xdist PyYAML ruff
+       playwright pytest pytest-asyncio pytest-cov pytest-randomly pytest-timeout pytest-xdist PyYAML ruff
 
 # Without .pyc files each test process and each process under test compiles every module anew.
 export PYTHONDONTWRITEBYTECODE :=

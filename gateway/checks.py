@@ -20,6 +20,7 @@ from gateway.media.allow import AllowedUrls
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
 from gateway.parts import parts_of
+from gateway.settings import gateway_config, load_pool
 from protocol.config.config import GatewayConfig, load_keys
 from protocol.errors import ConfigError
 from protocol.process.listening import check_tls, is_local
@@ -90,8 +91,6 @@ def _problem(check: _Check, config: GatewayConfig) -> str:
 
 def main() -> None:
     """Write the problems of a configuration file as JSON; its keys come on standard input."""
-    from gateway.cli import gateway_config, load_pool  # which imports what calls the checks above
-
     keys = sys.stdin.buffer.read()
     try:
         pool = load_pool(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The gateway's command line: reads the configuration file, the environment and the options."""
+"""The gateway's command line."""
 
 import gc
 import logging
@@ -10,23 +10,13 @@ from pathlib import Path
 import click
 
 from gateway import server
-from gateway.pool.workers.slot_map import ExpectedWorker
-from gateway.routes.predictions import for_vertex
+from gateway.settings import VERBOSE, expected_workers, gateway_config, load_pool, share_of_gateway
 from protocol.config import config as configs
-from protocol.config.config import GatewayConfig, PoolConfig
-from protocol.config.options import table as options
-from protocol.config.paths import anchored
-from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, gateway_endpoint
-from protocol.errors import EXIT_CONFIG, ConfigError, InvalidRequest
-from protocol.filenames import absolute
+from protocol.errors import EXIT_CONFIG, ConfigError
 from protocol.process import logs
 from protocol.process.descriptors import descriptors
 from protocol.process.notify import Notifier, tell_why
 from protocol.process.parent_death import PARENT_VARIABLE, die_with_parent
-from protocol.wire.schema import read
-
-_VERBOSE = 10
-"""From this verbosity on llama-server adds the native form to every OpenAI answer."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -59,7 +49,7 @@ def gateway(
         descriptors()
         pool = load_pool(path)
         if verbose:
-            pool = replace(pool, log=replace(pool.log, verbosity=_VERBOSE))
+            pool = replace(pool, log=replace(pool.log, verbosity=VERBOSE))
         logs.configure(f"gateway-{index}" if pool.gateway.gateways > 1 else "gateway", pool.log)
         if not pool.log.access:
             logging.getLogger("gateway.pool.requests.book").setLevel(logging.WARNING)
@@ -83,63 +73,3 @@ def _read_stdin() -> bytes:
     os.dup2(null, sys.stdin.fileno())
     os.close(null)
     return data
-
-
-def load_pool(path: Path | None) -> PoolConfig:
-    """Read the configuration file; the environment takes precedence over it."""
-    pool = PoolConfig()
-    if path is not None:
-        pool = anchored(configs.load(path), absolute(path).parent)
-    if PARENT_VARIABLE not in os.environ:  # else a supervisor has applied both
-        pool = options.apply(pool, options.from_environ(os.environ, ("gateway", "log")))
-    return pool
-
-
-def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
-    """Return the gateway's configuration; the flags take precedence over file and environment."""
-    given = {name: value for name, value in flags.items() if value not in (None, ())}
-    try:
-        config = read(pool.gateway, given)
-    except InvalidRequest as error:
-        raise ConfigError(error.message) from error
-    config = replace(config, verbose=config.verbose or pool.log.verbosity >= _VERBOSE)
-    config = for_vertex(config, os.environ)
-    config = _with_sockets(config, pool.runtime_dir or os.environ.get("RUNTIME_DIRECTORY", ""))
-    bound(config.bind, has_keys=bool(config.curve_key_file and config.worker_keys))
-    return config
-
-
-def expected_workers(pool: PoolConfig) -> list[ExpectedWorker]:
-    """List the workers whose names and slots are known from the configuration."""
-    return [
-        ExpectedWorker(worker.name, worker.alias, worker.n_slots)
-        for worker in pool.worker
-        if worker.name and worker.alias and worker.count == 1 and worker.n_slots > 0
-    ]
-
-
-def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:
-    """Return the configuration of one of several gateways: its endpoints, its share of limits."""
-    count, limits = config.gateways, config.limits
-    return replace(
-        config,
-        bind=tuple(gateway_endpoint(endpoint, index) for endpoint in config.bind),
-        queue_size=-(-config.queue_size // count),
-        limits=replace(
-            limits,
-            connections=-(-limits.connections // count),
-            kept_streams=-(-limits.kept_streams // count),
-            kept_mib=-(-limits.kept_mib // count),
-        ),
-    )
-
-
-def _with_sockets(config: GatewayConfig, folder: str) -> GatewayConfig:
-    """Place the sockets that are not configured in the runtime directory, if there is one."""
-    if not folder and not config.bind:
-        raise ConfigError("no endpoint for workers: set --bind ipc://PATH or runtime_dir")
-    return replace(
-        config,
-        bind=config.bind or (f"ipc://{Path(folder) / WORKERS_SOCKET}",),
-        admin_socket=config.admin_socket or (folder and str(Path(folder) / ADMIN_SOCKET)),
-    )

@@ -6,6 +6,7 @@ clients are told; it closes when the pool is drained.
 
 import asyncio
 import logging
+import os
 import ssl
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +41,12 @@ from gateway.succession import (
     take_over,
 )
 from protocol.config.config import GatewayConfig
+from protocol.endpoint import remove_sockets
 from protocol.errors import EXIT_ERROR, EXIT_OK
 from protocol.process import inherited
 from protocol.process.listening import BACKLOG, Listeners, check_tls, is_local, open_listeners
 from protocol.process.notify import Notifier
+from protocol.process.parent_death import PARENT_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -88,8 +91,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     signals = Signals()
     signals.install()
     metrics = Metrics()
-    if config.ssl_cert_file:
-        metrics.certificate_expires_at = expires_at(config.ssl_cert_file, config.ssl_key_file)
+    metrics.certificate_expires_at = _expiry(config)
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
     parts.pool.request_ids.install()
@@ -122,6 +124,8 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         counted.keep()
         siblings.close()
         await _end(parts, admin, server, grace_s=0 if signals.leave.is_set() else _FLUSH_S)
+        if PARENT_VARIABLE not in os.environ:  # else another gateway may have taken the paths over
+            remove_sockets(config.bind)
 
 
 async def _end(
@@ -237,6 +241,12 @@ def _warn_if_open(config: GatewayConfig, url: str) -> None:
                 "hint": "set --api-key or --api-key-file",
             },
         )
+
+
+def _expiry(config: GatewayConfig) -> float | None:
+    if not config.ssl_cert_file:
+        return None
+    return expires_at(config.ssl_cert_file, config.ssl_key_file)
 
 
 def _warn_of_dates(config: GatewayConfig) -> None:

@@ -17,6 +17,7 @@ from gateway.http.http_server import HttpServer
 from gateway.pool.pool import Pool
 from protocol.errors import ConfigError
 from protocol.process.control import AWAITED_VARIABLE, SUCCESSOR_VARIABLE
+from protocol.process.logs import STDERR
 from protocol.process.notify import Notifier
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _AWAIT_S = 3.0
 class Signals:
     """Orders by signal. SIGTERM and SIGINT: the first starts a drain, the second ends it at once.
 
-    SIGUSR1 and SIGUSR2 belong to the succession.
+    SIGUSR1 and SIGUSR2 belong to the succession. SIGHUP drains if the terminal is gone.
     """
 
     drain: asyncio.Event = field(default_factory=asyncio.Event)
@@ -49,10 +50,23 @@ class Signals:
             loop.add_signal_handler(number, self.received)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             loop.add_signal_handler(number, self.orders.put_nowait, number)
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up, os.isatty(STDERR))
 
     def received(self) -> None:
         """Note one more signal to end."""
         (self.leave if self.drain.is_set() else self.drain).set()
+
+    def _hung_up(self, had_terminal: bool) -> None:
+        if had_terminal and not os.isatty(STDERR):
+            self.drain.set()  # not `received`: the kernel and the shell may both send it
+            return
+        logger.warning(
+            "configuration not reloaded",
+            extra={
+                "cause": "a gateway without `llamapool serve` reads it at its start",
+                "hint": "restart it; files of keys are read again whenever they change",
+            },
+        )
 
     async def go(self) -> bool:
         """Wait for the next SIGUSR1; false if this process is to end instead."""

@@ -7,8 +7,9 @@ endpoint without keys is refused, whatever its address.
 import ipaddress
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from protocol.errors import ConfigError
 from protocol.filenames import is_text
@@ -131,3 +132,17 @@ def _check_ipv6(text: str, host: str, key: str) -> None:
         ipaddress.IPv6Address(host)
     except ValueError as error:
         raise ConfigError(f"{key} '{text}': {error}") from error
+
+
+def check_folder(path: Path) -> None:
+    """Raise `ConfigError` if others could put a socket of theirs into a runtime directory."""
+    if path.stat().st_mode & 0o022:
+        raise ConfigError(f"runtime_dir {path} is writable by others: chmod 0700 it")
+
+
+def remove_sockets(endpoints: Sequence[str]) -> None:
+    """Remove the paths of ipc endpoints, which ZeroMQ leaves behind."""
+    for endpoint in endpoints:
+        if endpoint.startswith("ipc://"):
+            with suppress(OSError):
+                Path(endpoint.removeprefix("ipc://")).unlink()

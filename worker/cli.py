@@ -312,11 +312,13 @@ def _reread_gateways(
     pool: PoolConfig, overrides: ExplicitSettings, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
-    fresh = read_pool_config(start.config, overrides).gateway
+    fresh = _reread_pool(overrides, start.console, start.config)
+    if fresh.log != pool.log:
+        logger.warning("log settings not reloaded", extra={"hint": "restart to change [log]"})
     kept = {name: getattr(pool.gateway, name) for name in _KEPT_UNTIL_RESTART}
     path = start.folder / f"pool-{next(numbers)}.json"
     path.touch(mode=0o600)
-    changed = replace(pool, gateway=replace(fresh, **kept))
+    changed = replace(pool, gateway=replace(fresh.gateway, **kept))
     path.write_text(configs.dump(changed))
     return launch.gateways(changed, path, os.environ, start.listeners.fds)
 

@@ -6,7 +6,7 @@ index of a choice is the index of its task in the plan.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import orjson
 
@@ -35,35 +35,34 @@ class TaskOutcome:
     """The tokens of the prompt, where the request asked for them."""
 
 
-class ResponseFormatter(Protocol):
+class ResponseFormatter:
     """Writes the answer of one API: the frames of a stream, or one body."""
 
-    is_read_by_chunk: ClassVar[bool]
+    is_read_by_chunk: ClassVar[bool] = False
     """Old clients take each read from the socket for one event, as llama-server's sample does."""
 
     def started(self, index: int, message: Started) -> None:
         """Note where the choice runs; there is no frame yet."""
-        ...
 
     def progress(self, index: int, message: Progress) -> bytes:
-        """Return the frame that tells how far the prompt is read."""
-        ...
+        """Return the frame that tells how far the prompt is read; by default there is none."""
+        return b""
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the frames of what was added; may be empty."""
-        ...
+        raise NotImplementedError
 
     def done(self, index: int, message: Done) -> bytes:
         """Return the frame that ends one choice."""
-        ...
+        raise NotImplementedError
 
     def end(self) -> bytes:
-        """Return what follows the last choice; may be empty."""
-        ...
+        """Return what follows the last choice; by default nothing."""
+        return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the JSON value of an answer in one piece."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,9 @@ _OPTIONS = (
     ),
     click.option("--concurrency", type=_POSITIVE, help="Conversations at once. [default: 1]"),
     click.option(
-        "--rate", type=_NOT_NEGATIVE, help="Open loop: conversations a second, Poisson arrivals."
+        "--rate",
+        type=NumberRange(0, 1e5),
+        help="Open loop: conversations a second, Poisson arrivals.",
     ),
     click.option("--requests", type=_POSITIVE, help="Conversations to begin. [default: 32]"),
     click.option("--duration", type=_NOT_NEGATIVE, help="Seconds in which conversations begin."),

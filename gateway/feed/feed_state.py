@@ -22,7 +22,7 @@ class FeedState:
         return f"<FeedState {self.number} rows={sum(map(len, self.state.values()))}>"
 
     def frame(self, seen: "FeedState | None") -> bytes:
-        """Return the event for a reader who has seen this state; None has seen none."""
+        """Return the event for a reader that has the state `seen`, or none yet."""
         number = seen.number if seen is not None else 0
         if number not in self._frames:
             self._frames[number] = self._written(seen)

@@ -64,7 +64,7 @@ def event_rows(gateway: str, events: Sequence[PoolEvent]) -> dict[str, Row]:
 
 
 def request_rows(gateway: str, rows: Sequence[Row]) -> dict[str, Row]:
-    """Show requests that have ended: neither who asked from where, nor what."""
+    """Show requests that have ended, without their clients' addresses and their contents."""
     return {
         f"{gateway}.{row['number']}": {
             name: _short(row[name]) for name in _OF_REQUEST if row.get(name) is not None

@@ -19,11 +19,11 @@ N_REQUESTS = 50
 _IDLE, _BUSY = ".", "b"
 """A slot without a task, and one of whose task nothing is known yet."""
 _LOAD = ("n_busy", "n_waiting", "tokens_per_s")
-"""What changes all the time of a worker: it has rows of its own."""
+"""Fields of a worker that change all the time; they have rows of their own."""
 
 
 def state_of(sections: State, parts: Sequence[GatewayPart]) -> State:
-    """Add to what this gateway sees of the whole pool what each gateway has of its own."""
+    """Add what each gateway alone has to what this one sees of the whole pool."""
     queue: dict[str, Counter[str]] = {}
     for part in parts:
         for model, keys in part.queue.items():

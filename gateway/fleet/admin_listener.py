@@ -61,7 +61,7 @@ class AdminListener:
         self._watch = asyncio.create_task(self._keep_served(self._path))
 
     async def _take(self, path: Path) -> None:
-        """Listen on the path in place of whoever did."""
+        """Listen on the path, instead of the process that did before."""
         sock = self._bind(path)
         if self._server is not None:
             await self._server.close(grace_s=0)

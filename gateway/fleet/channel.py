@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from protocol.errors import ErrorCode, TaskError
 from protocol.process.control import MAX_LINE_BYTES, ControlError, Line, decode, encode
 
 logger = logging.getLogger(__name__)
@@ -120,3 +121,8 @@ class Channel:
                 "control line not carried out",
                 extra={"kind": type(line).__name__, "action": "the line is ignored"},
             )
+
+
+def unreachable() -> TaskError:
+    """Return the error for an order that the supervisor cannot get."""
+    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")

@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 
-from gateway.fleet.channel import Channel
+from gateway.fleet.channel import Channel, unreachable
 from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading
 from protocol.process.control import (
     AdminOrder,
@@ -106,7 +106,7 @@ class SupervisorLink:
                 "`llamapool serve` can do that",
             )
         if not self._channel.is_open:
-            raise _unreachable()
+            raise unreachable()
         number = next(self._ids)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
@@ -114,7 +114,7 @@ class SupervisorLink:
             async with asyncio.timeout(self._timeout_s):
                 reply = await future
         except TimeoutError:
-            raise _unreachable() from None
+            raise unreachable() from None
         finally:
             del self._waiting[number]
         if reply.is_unknown:
@@ -126,7 +126,7 @@ class SupervisorLink:
         """Fail the orders that wait: their answers went down with the connection."""
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(_unreachable())
+                future.set_exception(unreachable())
 
     def _on_line(self, line: Line) -> None:
         match line:
@@ -174,7 +174,3 @@ class SupervisorLink:
             error = f"{type(fault).__name__}: {fault}"
         if self._channel is not None:
             self._channel.send(Answered(id=ask.id, text=text, error=error))
-
-
-def _unreachable() -> TaskError:
-    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")

@@ -1,11 +1,13 @@
 """The text of `GET /metrics`: llama-server's lines unchanged, the pool's own, and vLLM's.
 
-Current values (workers, slots, queue) are read from the pool at each scrape. The text comes in
-pieces of a few milliseconds at most, so that streams go on between them.
+Current values (workers, slots, queue) are read from the pool at each scrape.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import Metric, generate_latest
+from prometheus_client.registry import Collector
 
 from gateway.metrics.families.http_connections import of_connections
 from gateway.metrics.families.keys import of_keys
@@ -26,12 +28,11 @@ _PARTS = (
 )
 
 
-def pieces(metrics: Metrics, view: PoolView) -> Iterator[str]:
-    """Write the text family by family; one part that raises is left out, logged and counted.
+def families(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
+    """Collect the families; a part that raises is left out, logged and counted.
 
-    The throughput gauges cover the time since the last call.
+    Takes a microsecond for each line of the text.
     """
-    yield _of_llama_server(metrics, view)
     for part in _PARTS:
         try:
             yield from part(metrics, view)
@@ -43,7 +44,21 @@ def pieces(metrics: Metrics, view: PoolView) -> Iterator[str]:
             metrics.fault("metrics")
 
 
-def _of_llama_server(metrics: Metrics, view: PoolView) -> str:
+def write(first: str, collected: Iterable[Metric]) -> bytes:
+    """Write llama-server's lines, then the families; takes ten microseconds for each line."""
+    return first.encode() + generate_latest(_Collected(collected))
+
+
+class _Collected(Collector):
+    def __init__(self, collected: Iterable[Metric]) -> None:
+        self._collected = collected
+
+    def collect(self) -> Iterable[Metric]:
+        return self._collected
+
+
+def of_llama_server(metrics: Metrics, view: PoolView) -> str:
+    """Write llama-server's own lines; the throughput gauges cover the time since the last call."""
     totals = metrics.stats.totals()
     now = Snapshot(
         totals=totals,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gateway.api.llamacpp.views import model as shown_model
-from gateway.fleet.channel import Channel
+from gateway.fleet.channel import Channel, unreachable
 from gateway.models.downloads import DownloadBook
 from gateway.models.events import ModelEvents
 from gateway.models.model import ManagedModel
@@ -27,7 +27,6 @@ from gateway.models.state_machine import (
     StateChanged,
     no_room,
     too_long,
-    unreachable,
 )
 from gateway.models.views import RELOADED, change, listed, removed
 from gateway.pool.pool import Pool
@@ -308,8 +307,8 @@ class ModelManager:
                 model = self.states.models.get(name)
                 if model is None or not model.is_running:
                     self._pool.transport.abandon(name)
-            case ModelRecall(model=name):
-                self._perform(self.states.recalled(name))
+            case ModelRecall(model=name, is_overdue=is_overdue):
+                self._perform(self.states.recalled(name, is_overdue=is_overdue))
             case ModelKept(model=name, is_kept=is_kept):
                 self._perform(self.states.kept(name, is_kept=is_kept))
             case DownloadReport():

@@ -24,6 +24,8 @@ class ManagedModel:
         """Whether it is being unloaded: it takes no new request."""
         self.is_closing = False
         """Whether a model that has waited long needs its place: it takes no new request, either."""
+        self.is_ceded = False
+        """The same for a model of another gateway; it is unloaded in any case."""
         self.is_unlisted = False
         """Whether no source lists it any more: it is forgotten once it is unloaded."""
         self.n_deletions = 0
@@ -58,7 +60,9 @@ class ManagedModel:
     @property
     def is_usable(self) -> bool:
         """Whether a request can be given to it now."""
-        return self.state is ModelState.LOADED and not (self.is_stopping or self.is_closing)
+        return self.state is ModelState.LOADED and not (
+            self.is_stopping or self.is_closing or self.is_ceded
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -75,6 +79,10 @@ class ManagedModel:
         """Change the state along `TRANSITIONS`."""
         assert state in TRANSITIONS[self.state], f"{self!r} cannot become {state}"
         self.state = state
+
+    def open_again(self) -> None:
+        """Forget who needed its place, or kept it: it is unloaded."""
+        self.is_stopping = self.is_closing = self.is_ceded = self.is_kept = self.owes_idle = False
 
     @contextmanager
     def deletion(self) -> Iterator[None]:
@@ -102,7 +110,7 @@ class ManagedModel:
         if state is ModelState.LOADED or self.is_stopping:
             self.exit_code, self.why = 0, ""
         if state is ModelState.UNLOADED:
-            self.is_stopping = self.is_closing = self.is_kept = self.owes_idle = False
+            self.open_again()
         return True
 
     def _state_of_workers(self) -> ModelState:

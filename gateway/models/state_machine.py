@@ -155,10 +155,12 @@ class ModelStates:
 
     # ---- other gateways -------------------------------------------------------------------------
 
-    def recalled(self, name: str) -> list[Action]:
+    def recalled(self, name: str, *, is_overdue: bool = False) -> list[Action]:
         """Answer whether a model may be unloaded to make room for another gateway."""
         model = self.models.get(name)
-        if model is not None and (model.n_requests or name in self._queue):
+        if model is not None:
+            model.is_ceded |= is_overdue and model.is_running
+        if model is not None and self._is_needed(model):
             model.owes_idle = True
             return [Send(Order(verb=Verb.KEEP, model=name))]
         if model is not None:
@@ -190,10 +192,14 @@ class ModelStates:
 
     def _settle(self, model: ManagedModel) -> list[Action]:
         """Report that a model has no request here, if another gateway waits for that."""
-        if not model.owes_idle or model.n_requests or model.name in self._queue:
+        if not model.owes_idle or self._is_needed(model):
             return []
         model.owes_idle = False
         return [Send(Order(verb=Verb.IDLE, model=model.name))]
+
+    def _is_needed(self, model: ManagedModel) -> bool:
+        is_wanted = model.name in self._queue and not model.is_ceded
+        return model.n_requests > 0 or is_wanted
 
     # ---- reports of the supervisor --------------------------------------------------------------
 
@@ -261,18 +267,23 @@ class ModelStates:
         return actions
 
     def _close_for(self, n_overdue: int) -> list[Action]:
-        """Close as many busy models as the overdue ones need; open those again that need not be."""
+        """Close as many busy models as the overdue ones need; open those again that need not be.
+
+        What other gateways keep they close themselves.
+        """
         n_leaving = sum(model.is_stopping for model in self.models.values())
         n_short = max(0, n_overdue - max(0, self._n_free()) - n_leaving)
         busy = [
             model
             for model in self.models.values()
-            if (model.n_requests or model.is_closing) and not (model.is_stopping or model.is_kept)
+            if (model.n_requests or model.is_closing or model.is_kept) and not model.is_stopping
         ]
         busy.sort(key=lambda model: (not model.is_closing, model.last_used))
         actions: list[Action] = []
         for place, model in enumerate(busy):
             model.is_closing = model.state is ModelState.LOADED and place < n_short
+            if model.is_closing and model.is_kept and not model.n_requests:
+                actions += self._stop(model, if_unused=True)
             if model.is_usable and model.name in self._queue:
                 actions += self._admit_all(model)
         return actions
@@ -301,7 +312,11 @@ class ModelStates:
 
     def _stop(self, model: ManagedModel, *, if_unused: bool = False) -> list[Action]:
         model.is_stopping = True
-        return [Send(Order(verb=Verb.UNLOAD, model=model.name, if_unused=if_unused))]
+        is_overdue = if_unused and bool(self._overdue)
+        order = Order(
+            verb=Verb.UNLOAD, model=model.name, if_unused=if_unused, is_overdue=is_overdue
+        )
+        return [Send(order)]
 
     def _admit_all(self, model: ManagedModel) -> list[Action]:
         requests = self._leave_queue(model.name)
@@ -336,7 +351,7 @@ class ModelStates:
     def _forget_workers(self, model: ManagedModel) -> None:
         """Forget a model's workers: a new connection reports them again."""
         model.workers.clear()
-        model.is_stopping = model.is_closing = model.is_kept = model.owes_idle = False
+        model.open_again()
         if model.is_running:
             model.become(ModelState.UNLOADED)
 
@@ -358,11 +373,6 @@ def no_room() -> TaskError:
     """Return llama-server's error for a load while every running model is busy."""
     message = "model limit reached, try again later"
     return TaskError(ErrorCode.OVERLOADED, message, detail=_RETRY_S)
-
-
-def unreachable() -> TaskError:
-    """Return the error for an order that the supervisor cannot get."""
-    return TaskError(ErrorCode.UNAVAILABLE, "The supervisor does not answer")
 
 
 def too_long(limit_s: float) -> TaskError:

@@ -39,7 +39,7 @@ def _(shape: Flag) -> Schema:
 @schema_of.register
 def _(shape: Number) -> Schema:
     schema: Schema = {"type": "integer" if shape.whole else "number"}
-    if shape.clamps is not Clamp.BOTH:
+    if not shape.clamps.is_both:
         schema |= _bound("minimum", shape.low)
     if shape.clamps is Clamp.NO:
         return schema | _bound("maximum", shape.high)

@@ -106,8 +106,8 @@ def _fits(request: TaskMessage, end: Terminal) -> bool:
             return sizes == {size} if end.is_pooled else not any(n % size for n in sizes)
         case Rerank(documents=documents), Reranked(scores=scores):
             return len(scores) == len(documents) and all(map(math.isfinite, scores))
-        case Tokenize(with_pieces=True), Tokenized(tokens=tokens, pieces=pieces):
-            return len(pieces) == len(tokens)
+        case Tokenize(with_pieces=with_pieces), Tokenized(tokens=tokens, sizes=sizes):
+            return not len(tokens) % 4 and len(sizes) == (len(tokens) if with_pieces else 0)
     return True
 
 

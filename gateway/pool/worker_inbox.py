@@ -10,8 +10,8 @@ from gateway.metrics.metrics import Metrics
 from gateway.pool.dispatch.actions import Action
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.model_settings import ORDERS, ModelSettings
-from gateway.pool.network.connections import ENDED
-from gateway.pool.network.worker_connection import WorkerConnection
+from gateway.pool.network.observer import Loss
+from gateway.pool.network.worker_connection import BrokenConnections, WorkerConnection
 from gateway.pool.plausible import (
     implausible,
     implausible_stats,
@@ -19,7 +19,6 @@ from gateway.pool.plausible import (
     overread,
     overstated,
 )
-from gateway.pool.recovery.broken_connections import BrokenConnections
 from gateway.pool.recovery.quarantine import SETTLE_S
 from gateway.pool.tasks.stream import Resumed
 from gateway.pool.tasks.task_streams import TaskStreams
@@ -95,16 +94,17 @@ class WorkerInbox:
         worker = self._dispatcher.workers.get(peer.key)
         return worker is not None and bool(worker.tasks or worker.abandoned)
 
-    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
+    def lost(self, peer: WorkerConnection, reason: str, loss: Loss) -> None:
         """Move or fail the tasks of a connection that is lost."""
         self._settings.left(peer.key)
         self._account(peer)
         n_tasks = len(self._dispatcher.workers[peer.key].tasks)
+        died = loss.is_death
         kind = EventKind.LOST if died else EventKind.LEFT
         self.events.note(kind, name=peer.name, model=peer.model, why=reason, n_tasks=n_tasks)
         actions = self._dispatcher.worker_lost(peer.key, self._now(), died=died)
         if died:
-            if reason == ENDED:
+            if loss is Loss.BROKEN:
                 self._broken.ended(peer)
             self._metrics.worker_lost(peer.name, peer.model)
             asyncio.get_running_loop().call_later(1.1 * SETTLE_S, self._expire)

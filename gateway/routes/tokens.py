@@ -27,7 +27,7 @@ class TokenEndpoints:
         asked = await self._service.read(scope, receive, "Tokenize")
         task = await asked.in_thread(tokenize_task, asked.body, asked.card.n_vocab)
         result = await self._service.run(task, asked.card, scope, receive, Tokenized)
-        is_long = len(result.tokens) > _LONG
+        is_long = len(result.tokens) > 4 * _LONG
         return await in_thread(
             is_long, lambda: json_response(tokenized(result, with_pieces=task.with_pieces))
         )

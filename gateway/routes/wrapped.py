@@ -1,5 +1,7 @@
 """Generation with `tokenize`: the answers of `api_like_OAI.py`, with the tokens of the prompt."""
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.api.fields.options import read_flag
@@ -28,11 +30,12 @@ class WrappedGeneration(GenerationEndpoint):
 
     async def _tokens(
         self, plan: RequestPlan, card: ModelCard, exchange: Exchange
-    ) -> tuple[int, ...]:
+    ) -> Sequence[int]:
         """Tokenize the prompt as /tokenize does: without BOS."""
         (task,) = plan.tasks
         run, scope, receive = self._service.run, exchange.scope, exchange.receive
         content = task.prompt or ""
         if task.chat is not None:
             content = (await run(Render(chat=task.chat), card, scope, receive, Rendered)).prompt
-        return (await run(Tokenize(content=content), card, scope, receive, Tokenized)).tokens
+        answer = await run(Tokenize(content=content), card, scope, receive, Tokenized)
+        return array("i", answer.tokens)

@@ -2,7 +2,7 @@
 
 Each gateway writes its counters to a file when it is asked and when it ends. The file outlives it:
 the gateway that is scraped next moves the counters of ended ones into one file of their own.
-Files are read and written in a thread, and the text is written in short turns.
+Files are read and written in a thread, and so is the text.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from prometheus_client import Metric
 
 from gateway.metrics.metrics import Metrics
-from gateway.metrics.page import pieces
+from gateway.metrics.page import families, of_llama_server, write
 from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.sums import HostView, snapshot, sum_ended, with_others
 from gateway.metrics.view import PoolView
@@ -31,7 +32,7 @@ _ENDED = "ended"
 _SUMMED = "summed"
 """Key in that file: gateways in the sum whose own files may still be there, after a crash."""
 _TURN_S = 0.001
-"""Seconds of writing after which the loop may turn before the next family."""
+"""Seconds of collecting after which the loop may turn before the next family."""
 _numbers = itertools.count()
 
 
@@ -99,15 +100,16 @@ class HostMetrics:
 
 
 async def _written(metrics: Metrics, view: PoolView) -> bytes:
-    """Write the text; between two families the loop may turn."""
-    texts: list[str] = []
+    """Collect the values, between which the loop may turn, and write the text in a thread."""
+    first = of_llama_server(metrics, view)
+    collected: list[Metric] = []
     since = time.perf_counter()
-    for text in pieces(metrics, view):
-        texts.append(text)
+    for family in families(metrics, view):
+        collected.append(family)
         if time.perf_counter() - since > _TURN_S:
             await asyncio.sleep(0)
             since = time.perf_counter()
-    return "".join(texts).encode()
+    return await asyncio.to_thread(write, first, collected)
 
 
 def _collect(folder: Path, own: str, answers: Mapping[str, Answer | None]) -> list[Answer]:

@@ -86,8 +86,7 @@ class SharedLimits:
     async def start(self) -> None:
         """Take over the usage so far, and ask the others each second from now on."""
         answers = await self._exchange(is_first=True)
-        # Older releases have no key `has_started`.
-        started = (answer for answer in answers if answer.get("has_started", True))
+        started = (answer for answer in answers if answer["has_started"])
         histories = next((answer["histories"] for answer in started), None)
         if histories is None:
             used = await asyncio.to_thread(self._used_today)
@@ -134,18 +133,17 @@ class SharedLimits:
         found = {name: answer for name, answer in answers.items() if answer}
         allowances = self._pool.dispatcher.allowances
         for sibling, answer in found.items():
-            self._received[sibling] = answer.get("number", 0)
+            self._received[sibling] = answer["number"]
             for tenant, (requests, tokens) in answer["spent"].items():
-                # Older releases have no key `refunds`, and take those off what was spent.
-                allowances.learn(Spent(tenant, requests, max(0, tokens)))
-            for refund in answer.get("refunds", ()):
+                allowances.learn(Spent(tenant, requests, tokens))
+            for refund in answer["refunds"]:
                 allowances.give_back(Refund(*refund))
             self._turns[sibling] = answer["turns"]
         self._pool.dispatcher.queue.share_concurrency(_elsewhere(self._turns.values()))
         return [*found.values()]
 
     def _note_who_is_there(self, known: Iterable[str], names: Iterable[str]) -> None:
-        """Forget askers that have ended; one that is there is told all from now on, if it asks."""
+        """Forget gateways that have ended; note the usage from now on for each that is there."""
         now = asyncio.get_running_loop().time()
         for gone in set(known).difference(names):
             self._askers.pop(gone, None)
@@ -163,7 +161,8 @@ class SharedLimits:
         is_first = bool(asked["is_first"])
         if last is None or is_first:
             last = _PendingUsage(now)
-        if last.sent is not None and not self._has_received(asked, last.sent):
+        received = asked["received"].get(self._siblings.name, 0)
+        if last.sent is not None and received != last.sent.number:
             last.add(last.sent)
         last.number, last.sent = next(self._numbers), None
         pending = self._askers[name] = _PendingUsage(now)
@@ -176,10 +175,6 @@ class SharedLimits:
             "has_started": self._has_started,
             "turns": dict(self._pool.dispatcher.queue.concurrency.n_tasks),
         }
-
-    def _has_received(self, asked: Mapping[str, Any], sent: _PendingUsage) -> bool:
-        received = asked.get("received")  # older releases do not say
-        return received is None or received.get(self._siblings.name, 0) == sent.number
 
     def _histories(self) -> dict[str, list[Any]]:
         return {

@@ -40,8 +40,6 @@ class TcpGate:
 
     def __init__(self, target: GateAddress, listen: GateAddress | None = None) -> None:
         self.conditions = LinkConditions()
-        self.n_connections = 0
-        """Connections accepted so far."""
         self.transform: Callable[[bytes], bytes] = bytes
         """Changes each chunk that passes, in either direction."""
         self._target = target
@@ -101,7 +99,6 @@ class TcpGate:
         assert task is not None
         self._accepting.add(task)
         task.add_done_callback(self._accepting.discard)
-        self.n_connections += 1
         await self.opened()
         near = _End(reader, writer)
         try:

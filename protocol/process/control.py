@@ -68,6 +68,8 @@ class Order:
     """Of an order that `Listed` answers; no other order of any gateway has it."""
     if_unused: bool = False
     """Unload it only if no other gateway has requests of it."""
+    is_overdue: bool = False
+    """And let those close it: a request has waited long for its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +80,8 @@ class ModelRecall:
     """
 
     model: str
+    is_overdue: bool = False
+    """The gateway begins no more requests of it until it was unloaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

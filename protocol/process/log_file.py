@@ -81,7 +81,7 @@ def _opened(path: str) -> int:
 
 
 def _is_at(path: str, fd: int) -> bool:
-    """Return whether a path leads to an open file, or nobody can tell."""
+    """Return whether a path leads to an open file, or that cannot be known."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(fd))  # noqa: PTH116
     except FileNotFoundError:

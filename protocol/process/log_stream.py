@@ -1,4 +1,4 @@
-"""A descriptor for log lines that nobody need read.
+"""A descriptor for log lines, whose reader may stop reading.
 
 A stopped terminal, a full pipe or a stopped supervisor must not stop the process that writes: a
 gateway logs on the loop that serves all clients. What does not fit now is dropped and counted.

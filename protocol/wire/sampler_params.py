@@ -30,7 +30,7 @@ UNSET_SEED = 0xFFFFFFFF
 
 _REAL = {"low": -FLOAT32_MAX, "high": FLOAT32_MAX, "clamps": Clamp.BOTH}
 """What a float of llama.cpp can hold."""
-_SHARE = {"low": 0, "high": 1, "clamps": Clamp.BOTH}
+_SHARE = {"low": 0, "high": 1, "clamps": Clamp.REQUEST}
 _PENALTY = {"low": -1e6, "high": 1e6, "clamps": Clamp.BOTH}
 
 
@@ -62,7 +62,7 @@ class SamplerParams:
         "Choose among the k likeliest tokens; 0 or below: off.",
         low=0,
         high=INT32_MAX,
-        clamps=Clamp.BOTH,
+        clamps=Clamp.REQUEST,
     )
     top_p: float = param(
         0.95,

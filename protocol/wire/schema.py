@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from protocol.errors import InvalidRequest
 from protocol.wire.shapes import (
+    FLOAT32_MAX,
+    INT32_MAX,
     Bound,
     Bounds,
     Clamp,
@@ -168,7 +170,9 @@ def _within(value: float, spec: FieldSpec, key: str, bounds: Bounds | None) -> f
     low, high = _limit(spec.low, bounds), _limit(spec.high, bounds)
     if not math.isfinite(value):
         raise InvalidRequest(f"Field '{key}': Value must be finite, but got {value}", param=key)
-    if value < low and (spec.clamps is Clamp.BOTH) and not spec.low_is_default:
+    if spec.clamps is Clamp.REQUEST and bounds is None:
+        low, high = (-INT32_MAX, INT32_MAX) if type(value) is int else (-FLOAT32_MAX, FLOAT32_MAX)
+    if value < low and spec.clamps.is_both and not spec.low_is_default:
         return type(value)(low)
     if value > high and spec.clamps is not Clamp.NO:
         return type(value)(high)

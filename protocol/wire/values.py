@@ -71,7 +71,7 @@ STOPS = Either(
 )
 TAGS = Either((TextShape(max_length=4096), Items(TextShape(max_length=4096), 16)))
 BREAKERS = Items(TextShape(max_length=256), 32)
-GRAMMAR = TextShape(max_length="grammar_chars")
+GRAMMAR = TextShape(max_length="grammar_bytes")
 BIASES = Either(
     (
         Items(Free(2, 256), "biases"),
@@ -81,7 +81,7 @@ BIASES = Either(
 MAX_SCALE = 100.0
 """Of an adapter. With 1e38 its layers overflow, and what is not a number stays in the cache, which
 all sequences share: every later answer of the worker was empty."""
-PENALTY_PROMPT = Either((TextShape(max_length="slot_chars"), Items(Token(), "n_ctx")))
+PENALTY_PROMPT = Either((TextShape(max_length="slot_bytes"), Items(Token(), "n_ctx")))
 ADAPTERS = Items(
     Fields(
         {

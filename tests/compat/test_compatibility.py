@@ -10,7 +10,6 @@ from starlette.routing import Route
 from gateway.app import _api_routes
 from gateway.media.loader import MediaLoader
 from gateway.metrics.metrics import Metrics
-from gateway.metrics.page import pieces
 from gateway.pool.pool import Pool
 from gateway.replay.keeping import StreamKeeper
 from gateway.routes.service import Service
@@ -22,6 +21,7 @@ from protocol.wire.facts import Stats
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe
 from tests.compat.seed_options import API_LIKE_OAI, FOREIGN, SERVER
+from tests.gateway.metrics.samples import scraped
 
 ROOT = Path(__file__).parents[2]
 TABLE: dict[str, dict[str, list[str]]] = tomllib.loads(
@@ -139,7 +139,7 @@ def test_every_field_of_a_request_has_a_row() -> None:
 async def test_every_metric_has_a_row() -> None:
     metrics = Metrics()
     metrics.record_stats("w", "m", 1, Stats(n_drafts=1, accepted_at=(1,)))
-    text = "".join(pieces(metrics, Pool(GatewayConfig(), metrics).status))
+    text = scraped(metrics, Pool(GatewayConfig(), metrics).status)
     shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     rows = {name for name in TABLE["Metrics"] if name.startswith(("llama", "vllm:"))}
     assert sorted(shown ^ rows) == []

@@ -142,9 +142,8 @@ class FakeEngine:
         match task:
             case m.Tokenize(content=content):
                 words = split_words(content if isinstance(content, str) else "")
-                tokens = tuple(map(token_of, words))
-                pieces = tuple(word.encode() for word in words) if task.with_pieces else ()
-                return m.Tokenized(tokens=tokens, pieces=pieces)
+                pieces = [word.encode() for word in words] if task.with_pieces else ()
+                return m.Tokenized.of(list(map(token_of, words)), pieces)
             case m.Detokenize(tokens=tokens):
                 return m.Detokenized(content="".join(f"<{t}>" for t in tokens))
             case side_tasks.Render() if self.fail_next is not None:

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from gateway import server
-from gateway.cli import gateway_config, load_pool
 from gateway.server import limit_threads
-from protocol.config.config import GatewayConfig
+from gateway.settings import gateway_config, load_pool
+from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
 from protocol.process.listening import listen, url_of
 from protocol.process.notify import Notifier
@@ -319,6 +319,14 @@ def test_flags_stand_above_the_environment_above_the_file(
     assert config.api_key_file == (str(tmp_path / "k"),)
     monkeypatch.setenv("LLAMAPOOL_PARENT", "1")
     assert gateway_config(load_pool(path), {}).port == 1
+
+
+def test_a_runtime_directory_that_others_can_write_is_refused(tmp_path: Path) -> None:
+    pool = PoolConfig(runtime_dir=str(tmp_path))
+    assert gateway_config(pool, {}).bind == (f"ipc://{tmp_path}/workers.sock",)
+    tmp_path.chmod(0o770)
+    with pytest.raises(ConfigError, match="is writable by others"):
+        gateway_config(pool, {})
 
 
 def test_without_an_endpoint_for_workers_it_says_what_to_do(

@@ -25,6 +25,7 @@ from worker.settings.arguments import (
     given,
     with_options,
 )
+from worker.settings.seconds import Seconds
 from worker.supervisor.rollout.plan import find_process
 
 _POLL_S = 0.25
@@ -91,7 +92,13 @@ def status(*, is_json: bool, watch: bool, **pool: str) -> None:
 @click.argument("worker")
 @_pool_options
 @click.option("--wait", is_flag=True, help="Return once the worker has left.")
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds that --wait waits.")
+@click.option(
+    "--timeout",
+    type=Seconds(),
+    default=600.0,
+    show_default="600",
+    help="Seconds that --wait waits.",
+)
 @click.option("--force", is_flag=True, help="Also if it is the only worker of its model.")
 def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) -> None:
     """Take a worker out of service: its streams go on at other workers, and its process ends."""

@@ -29,6 +29,7 @@ from worker.settings.arguments import (
     with_options,
 )
 from worker.settings.pool_config import read_pool_config
+from worker.settings.seconds import Seconds
 from worker.supervisor.runtime_directory import parent
 
 _LAYERS = "worker.n_gpu_layers"
@@ -47,7 +48,7 @@ _COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 )
 @click.option(
     "--load-timeout",
-    type=click.FloatRange(0, 86_400),
+    type=Seconds(),
     default=300.0,
     help="Longest time of loading one model, in seconds.",
 )

@@ -137,10 +137,7 @@ class PromptReader:
     def _tokenized(self, message: Tokenize) -> Tokenized:
         tokens = self.tokenize(message)
         pieces = self._backend.vocabulary.special_pieces if message.with_pieces else ()
-        return Tokenized(
-            tokens=tuple(tokens),
-            pieces=tuple([pieces[token] for token in tokens]) if pieces else (),
-        )
+        return Tokenized.of(tokens, [pieces[token] for token in tokens] if pieces else ())
 
     def _settled(self, message: Generate) -> Generate:
         """Apply the server's own settings to a request: its token limit, and the stop of its chats.

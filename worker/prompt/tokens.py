@@ -52,12 +52,10 @@ class PromptTokenizer:
             return (token,)
         return self._backend.tokenize(token, add_special=False, parse_special=False)
 
-    def read(
-        self, prompt: Mixed, *, add_special: bool = True, parse_special: bool = True
-    ) -> list[int]:
+    def read(self, prompt: Mixed, *, add_special: bool = True) -> list[int]:
         """Tokenize a prompt; only a leading text gets the model's special tokens."""
         self.check_length(*((prompt,) if isinstance(prompt, str) else prompt))
-        return self.tokenize(prompt, add_special=add_special, parse_special=parse_special)
+        return self.tokenize(prompt, add_special=add_special, parse_special=True)
 
     def tokenize(self, content: Mixed, *, add_special: bool, parse_special: bool) -> list[int]:
         """Tokenize what need not fit into the context: the gateway and a time limit bound it."""

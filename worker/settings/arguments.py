@@ -282,7 +282,7 @@ _CATALOG = ("gateway.models_dir", "gateway.models_preset")
 _OF_ONE_MODEL = ("worker.alias", "worker.mmproj", "worker.hf_file")
 """llama-server's router drops these."""
 _OF_A_CATALOG = ("gateway.models_max", "gateway.models_autoload")
-"""Who gives one of these and no model means llama-server's router."""
+"""With one of these and without a model, llama-server is a router."""
 
 
 def _without_catalog(settings: dict[str, tuple[Any, str]]) -> list[str]:

@@ -46,6 +46,9 @@ def _scaled(texts: tuple[str, ...], key: str) -> tuple[str, ...]:
         file = split_scale(text)
         path = expanded(file.path).absolute()
         if not is_file(path):
+            name, _, scale = text.rpartition(":")
+            if name and is_file(expanded(name)):
+                raise ConfigError(f"{key} {text}: the scale '{scale}' is not a finite number")
             raise ConfigError(f"{key} {path} does not exist, or is closed to this user")
         found.append(join_scale(file._replace(path=str(path))))
     return tuple(found)

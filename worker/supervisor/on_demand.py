@@ -115,7 +115,7 @@ class OnDemand:
                 self._delete(order)
             case Verb.UNLOAD if order.if_unused:
                 if self._of(order.model):  # else it has died, and the gateway will hear so
-                    self._recalls.ask(order.model, peer, now)
+                    self._recalls.ask(order.model, peer, now, is_overdue=order.is_overdue)
             case Verb.UNLOAD:
                 self._unload(order.model, now)
             case Verb.YIELD | Verb.KEEP | Verb.IDLE:

@@ -2,7 +2,8 @@
 
 A gateway without requests of the model answers `yield`, and begins none until it knows the outcome.
 A gateway with requests answers `keep`, and the model stays. So no model is unloaded while a gateway
-uses it, and a request need not wait for the supervisor.
+uses it, and a request need not wait for the supervisor. If a request has waited long for the room,
+no gateway begins more of the model's, and all are asked again when those of the keepers have ended.
 """
 
 from collections.abc import Sequence
@@ -48,21 +49,29 @@ class ModelRecalls(Generic[Peer]):
         self._control = control
         self._asked: dict[str, _OpenRecall[Peer]] = {}
         self._keepers: dict[str, list[Peer]] = {}
+        self._overdue: set[str] = set()
+        """Models that will be unloaded: all gateways have closed them."""
 
     @property
     def deadlines(self) -> list[float]:
         """Return the times at which `settled` must be called."""
         return [recall.until for recall in self._asked.values()]
 
-    def ask(self, model: str, asker: Peer, now: float) -> None:
+    def ask(self, model: str, asker: Peer, now: float, *, is_overdue: bool = False) -> None:
         """Ask all gateways except `asker`, which needs the room."""
+        if model in self._overdue:
+            return
         if model in self._asked:
             self._note_answer(model, asker)
             return
-        others = [peer for peer in self._control.gateways if peer is not asker]
+        if is_overdue:
+            self._overdue.add(model)
+        self._ask(model, [peer for peer in self._control.gateways if peer is not asker], now)
+
+    def _ask(self, model: str, others: list[Peer], now: float) -> None:
         self._asked[model] = _OpenRecall(others, now + _LIMIT_S)
         for peer in others:
-            self._control.answer(peer, ModelRecall(model=model))
+            self._control.answer(peer, ModelRecall(model=model, is_overdue=model in self._overdue))
 
     def take(self, order: Order, peer: Peer) -> None:
         """Handle the answer of a gateway, or the end of its use of a model that it kept."""
@@ -83,6 +92,8 @@ class ModelRecalls(Generic[Peer]):
         gateways = self._control.gateways
         for model, keepers in list(self._keepers.items()):
             self._free(model, [keeper for keeper in keepers if keeper in gateways])
+        for model in self._overdue - self._asked.keys() - self._keepers.keys():
+            self._ask(model, list(gateways), now)
         for recall in self._asked.values():
             recall.silent = [peer for peer in recall.silent if peer in gateways]
         found = [
@@ -96,6 +107,7 @@ class ModelRecalls(Generic[Peer]):
         """Note that a model is unloaded or gone; what is answered later does not count."""
         self._asked.pop(model, None)
         self._keepers.pop(model, None)
+        self._overdue.discard(model)
 
     def _note_answer(self, model: str, peer: Peer) -> None:
         if (recall := self._asked.get(model)) is not None:
@@ -105,5 +117,5 @@ class ModelRecalls(Generic[Peer]):
         """Note which gateways still keep a model; tell all gateways if none does."""
         if keepers:
             self._keepers[model] = keepers
-        elif self._keepers.pop(model, None) is not None:
+        elif self._keepers.pop(model, None) is not None and model not in self._overdue:
             self._control.report(ModelKept(model=model, is_kept=False))

@@ -8,15 +8,20 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.endpoint import check_folder
 from protocol.errors import ConfigError
 from protocol.filenames import expanded
 
 PREFIX = "llamapool-"
 _LOCK = "lock"
+_HALF_MADE_S = 60.0
+"""Age of a directory without a lock beyond which nobody is about to make one: it takes 1 ms."""
 _LONGEST = 64
 """Bytes of a folder's path that leave room for `llamapool-xxxxxxxx/` and a socket's name."""
 
@@ -97,7 +102,21 @@ def _sweep(folder: Path) -> None:
     """Remove the directories of killed processes."""
     for path in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
-            _remove_if_dead(path)
+            if _is_half_made(path):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                _remove_if_dead(path)
+
+
+def _is_half_made(path: Path) -> bool:
+    """Return whether a process has ended before the lock was there; raises `OSError`.
+
+    Nothing else is in such a directory; anything else in it is of the user.
+    """
+    about = path.lstat()
+    is_ours = about.st_uid == os.geteuid() and about.st_mode == stat.S_IFDIR | 0o700
+    is_old = time.time() - about.st_mtime > _HALF_MADE_S
+    return is_ours and is_old and {path / f"{_LOCK}.new"}.issuperset(path.iterdir())
 
 
 def _remove_if_dead(path: Path) -> None:
@@ -119,8 +138,7 @@ def _configured(configured: str) -> Iterator[Path]:
     path = expanded(configured).absolute()
     existed = path.is_dir()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_mode & 0o022:
-        raise ConfigError(f"runtime_dir {path} is writable by others: chmod 0700 it")
+    check_folder(path)
     with _locked(path):  # before another pool's files could be taken for those of this one
         before = {entry.name for entry in path.iterdir()}
         try:

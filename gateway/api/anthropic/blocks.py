@@ -11,8 +11,14 @@ from typing import Any
 import orjson
 
 from gateway.api.anthropic import documents
-from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
-from gateway.api.fields.options import require_string
+from gateway.api.fields.chat.conversation import (
+    ChatMedia,
+    ChatMessage,
+    Part,
+    require_messages,
+    tool_call,
+)
+from gateway.api.fields.options import require_parts, require_string
 from protocol.errors import InvalidRequest
 
 Block = Mapping[str, Any]
@@ -39,17 +45,11 @@ def read_system(value: Any) -> list[ChatMessage]:
         return []
     if isinstance(value, str):
         return [ChatMessage(role="system", content=_without_stamp(value))]
-    if not isinstance(value, list):
-        raise InvalidRequest("Field 'system': must be a string or an array", param="system")
-    texts = [_system_text(block, f"system[{i}]") for i, block in enumerate(value)]
+    texts = [
+        _without_stamp(documents.read_text_block(block, f"system[{i}]"))
+        for i, block in enumerate(require_parts(value, "system"))
+    ]
     return [ChatMessage(role="system", content="".join(texts))]
-
-
-def _system_text(block: Any, path: str) -> str:
-    if not isinstance(block, dict) or block.get("type") != "text":
-        message = f"Field '{path}.type': must be text"
-        raise InvalidRequest(message, param=f"{path}.type")
-    return _without_stamp(require_string(block, "text", path))
 
 
 def _without_stamp(text: str) -> str:
@@ -57,13 +57,9 @@ def _without_stamp(text: str) -> str:
 
 
 def read_messages(value: Any, media: ChatMedia) -> list[ChatMessage]:
-    """Read the conversation; none at all is allowed, as in llama-server."""
-    if value is None:
-        raise InvalidRequest("'messages' is required", param="messages")
-    if not isinstance(value, list):
-        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
+    """Read the conversation."""
     messages: list[ChatMessage] = []
-    for i, message in enumerate(value):
+    for i, message in enumerate(require_messages(value)):
         messages += _message(message, f"messages[{i}]", media)
     return messages
 
@@ -176,13 +172,12 @@ def _result(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
         return ""
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+    parts = require_parts(content, path)
+    kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
     if "image" not in kinds:
         between = "" if set(kinds) <= {"text"} else "\n"
-        return between.join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(content))
-    return [_result_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
+        return between.join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(parts))
+    return [_result_part(part, f"{path}[{i}]", media) for i, part in enumerate(parts)]
 
 
 def _result_part(part: Any, path: str, media: ChatMedia) -> Part:

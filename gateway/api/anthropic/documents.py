@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.api.fields.options import require_string
+from gateway.api.fields.options import require_parts, require_string
 from protocol.errors import InvalidRequest
 
 Block = Mapping[str, Any]
@@ -35,12 +35,12 @@ def _tool_reference(block: Block, path: str) -> str:
 def _texts(content: Any, path: str) -> list[str]:
     if isinstance(content, str):
         return [content]
-    if not isinstance(content, list):
-        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    return [_text(block, f"{path}[{i}]") for i, block in enumerate(content)]
+    blocks = require_parts(content, path)
+    return [read_text_block(block, f"{path}[{i}]") for i, block in enumerate(blocks)]
 
 
-def _text(block: Any, path: str) -> str:
+def read_text_block(block: Any, path: str) -> str:
+    """Return the text of a block that must be one of text; raises `InvalidRequest`."""
     if not isinstance(block, dict) or block.get("type") != "text":
         raise InvalidRequest(f"Field '{path}.type': must be text", param=f"{path}.type")
     return require_string(block, "text", path)

@@ -5,11 +5,11 @@ of them at the end.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
-from gateway.api.reply import TaskOutcome
+from gateway.api.reply import ResponseFormatter, TaskOutcome
 from gateway.api.results.answer import identity
 from gateway.api.results.figures import progress
 from gateway.api.sse import named_event
@@ -24,10 +24,8 @@ _THINKING: _Block = ("thinking", 0)
 _TEXT: _Block = ("text", 0)
 
 
-class MessagesReply:
-    """Writes the answers of Anthropic's messages API; see `gateway.api.reply.ResponseFormatter`."""
-
-    is_read_by_chunk: ClassVar[bool] = False
+class MessagesReply(ResponseFormatter):
+    """Writes the answers of Anthropic's messages API."""
 
     def __init__(self, card: ModelCard) -> None:
         self._id = identity(card).id
@@ -70,10 +68,6 @@ class MessagesReply:
         frames.append(_event("message_delta", delta=delta, usage=usage))
         frames.append(_event("message_stop"))
         return b"".join(frames)
-
-    def end(self) -> bytes:
-        """Return nothing: `message_stop` was the last event."""
-        return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the `message` object."""

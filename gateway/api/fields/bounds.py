@@ -13,9 +13,9 @@ from protocol.wire.shapes import INT32_MAX, Bounds, FieldShape
 _KIB = 1024
 _BASE64_MIB = 1024 * 1024 * 4 // 3
 _DEFAULT_PIECE = 64
-"""Characters of a vocabulary's longest piece, where the card lacks the number."""
+"""Bytes of a vocabulary's longest piece, where the card lacks the number."""
 _PIECE_OF_TEXT = 16
-"""Characters of a token, rounded up, in texts that are tokenized for the sampler."""
+"""Bytes of a token, rounded up, in texts that are tokenized for the sampler."""
 _CUT = 4
 """Maximum length of a prompt, in contexts: a worker may cut out its middle (`--context-shift`)."""
 _ADAPTERS = 16
@@ -24,14 +24,14 @@ _ADAPTERS = 16
 DESCRIPTIONS: Mapping[str, str] = {
     "n_vocab": "tokens of the model's vocabulary",
     "n_ctx": "tokens of a slot's context",
-    "context_chars": "`context_tokens`, each the vocabulary's longest; at least `text_kib`",
+    "context_bytes": "`context_tokens`, each the vocabulary's longest; at least `text_kib`",
     "context_tokens": f"{_CUT} times the tokens of the whole context; at least `tokens`",
-    "slot_chars": f"{_PIECE_OF_TEXT} for each token of a slot's context",
+    "slot_bytes": f"{_PIECE_OF_TEXT} for each token of a slot's context",
     "adapters": f"the adapters that are loaded, at least {_ADAPTERS}",
-    "grammar_chars": "`grammar_kib`",
-    "schema_chars": "`schema_kib`",
-    "template_chars": "`template_kib`",
-    "image_chars": "`image_mib`, written as base64",
+    "grammar_bytes": "`grammar_kib`",
+    "schema_bytes": "`schema_kib`",
+    "template_bytes": "`template_kib`",
+    "image_bytes": "`image_mib`, written as base64",
 }
 """What the names mean that are not keys of `[gateway.limits]`, for the documents."""
 
@@ -54,14 +54,14 @@ def bounds_of(card: ModelCard | None, limits: LimitsConfig) -> Bounds:
         | {
             "n_vocab": (card.n_vocab if card is not None else 0) or INT32_MAX,
             "n_ctx": n_ctx,
-            "context_chars": text,
+            "context_bytes": text,
             "context_tokens": max(limits.tokens, n_total),
-            "slot_chars": _PIECE_OF_TEXT * max(n_ctx, 256),
+            "slot_bytes": _PIECE_OF_TEXT * max(n_ctx, 256),
             "adapters": max(_ADAPTERS, card.n_lora if card is not None else 0),
-            "grammar_chars": limits.grammar_kib * _KIB,
-            "schema_chars": limits.schema_kib * _KIB,
-            "template_chars": limits.template_kib * _KIB,
-            "image_chars": limits.image_mib * _BASE64_MIB,
+            "grammar_bytes": limits.grammar_kib * _KIB,
+            "schema_bytes": limits.schema_kib * _KIB,
+            "template_bytes": limits.template_kib * _KIB,
+            "image_bytes": limits.image_mib * _BASE64_MIB,
         }
     )
 

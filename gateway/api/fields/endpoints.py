@@ -40,7 +40,7 @@ from gateway.api.fields.tables import (
     Body,
 )
 from protocol.wire.shapes import (
-    CONTEXT_CHARS,
+    CONTEXT_BYTES,
     FLOAT32_MAX,
     INT32_MAX,
     Clamp,
@@ -171,7 +171,7 @@ BODIES: Mapping[str, Body] = {
     "Detokenize": Body(
         # Of the longest text that /tokenize takes, each character may have been a token.
         doc="Tokens.",
-        fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_CHARS)},
+        fields={"model": MODEL, "tokens": Items(Token(), CONTEXT_BYTES)},
     ),
     "Embedding": Body(
         doc="What to embed: `input` or `content`.",

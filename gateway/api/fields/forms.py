@@ -40,7 +40,7 @@ def _has_file(value: Any) -> bool:
 
 
 def _is_text(shape: FieldShape) -> bool:
-    """Return whether a field takes texts, be it among other things."""
+    """Return whether a field takes texts, alone or beside other types."""
     if isinstance(shape, Either | Several):
         return any(_is_text(inner) for _, inner in shape.inner())
     return isinstance(shape, TextShape)

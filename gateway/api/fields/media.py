@@ -84,6 +84,8 @@ def read_base64(value: Any, key: str) -> bytes:
             raise InvalidRequest(f"Field '{key}': a data URL must be base64", param=key)
     try:
         digits = value.encode("ascii").translate(None, _WHITESPACE).rstrip(b"=")
+        if len(digits) % 4 == 1:
+            digits = digits[:-1]  # six bits of a byte, which llama-server leaves out
         data = base64.b64decode(digits + b"=" * (-len(digits) % 4), validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidRequest(f"Field '{key}': not valid base64", param=key) from error

@@ -42,6 +42,13 @@ def optional_string(value: Any, path: str) -> str | None:
     return value
 
 
+def require_parts(content: Any, path: str) -> list[Any]:
+    """Return the parts of a content that is no string; raises `InvalidRequest`."""
+    if not isinstance(content, list):
+        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
+    return content
+
+
 def read_object(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Read an object; null and absent are empty."""
     value = body.get(key)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.wire.shapes import (
-    CONTEXT_CHARS,
+    CONTEXT_BYTES,
     CONTEXT_TOKENS,
     Bounds,
     Either,
@@ -30,7 +30,7 @@ class Upload(FieldShape):
         """Raise `TaskError` if the file is larger than an image may be."""
         if not isinstance(value, bytes):
             return
-        n_most = int(bounds["image_chars"]) * 3 // 4
+        n_most = int(bounds["image_bytes"]) * 3 // 4
         if len(value) > n_most:
             raise refusal(path, f"at most {n_most} bytes, but got {len(value)}")
         bounds.count_media(path)
@@ -47,17 +47,17 @@ NAME = TextShape(max_length=256)
 CALL_ID = TextShape(max_length=64 * 1024, counts=True)
 """The id of a call or an item: proxies put signatures of reasoning into it, of some KiB each. It
 counts as text of the prompt, because templates may write it."""
-TEXT = TextShape(max_length=CONTEXT_CHARS, counts=True)
+TEXT = TextShape(max_length=CONTEXT_BYTES, counts=True)
 """A text of a prompt; all texts of a prompt together have the bound of one."""
 
-_DATA = TextShape(max_length="image_chars", is_medium=True)
+_DATA = TextShape(max_length="image_bytes", is_medium=True)
 DATA = Items(_DATA, "images")
-_REST = Free("depth", CONTEXT_CHARS, counts=True)
+_REST = Free("depth", CONTEXT_BYTES, counts=True)
 """Fields of other names, which a chat template may read."""
 _FLAG = Flag()
 
-SCHEMA = Free("schema_depth", "schema_chars")
-TEMPLATE_VARIABLES = Free("depth", "template_chars")
+SCHEMA = Free("schema_depth", "schema_bytes")
+TEMPLATE_VARIABLES = Free("depth", "template_bytes")
 METADATA = Entries(Free("depth", 4096), 64)
 
 _TEXT_BLOCKS = Either((TEXT, Items(Fields({"type": WORD, "text": TEXT}, _REST), "messages")))
@@ -139,7 +139,7 @@ TOOLS = Items(
     Fields({"type": WORD, "function": Fields(_DESCRIPTION, _REST), **_DESCRIPTION}, _REST), "tools"
 )
 FUNCTIONS = Items(Fields(_DESCRIPTION, _REST), "tools")
-TOOL_CHOICE = Either((WORD, Free("depth", "template_chars")))
+TOOL_CHOICE = Either((WORD, Free("depth", "template_bytes")))
 
 RESPONSE_FORMAT = Fields(
     {
@@ -154,10 +154,10 @@ RESPONSE_FORMAT = Fields(
 OUTPUT_CONFIG = Fields({"effort": WORD, "format": Fields({"type": WORD, "schema": SCHEMA})})
 SYSTEM_PROMPT = Either(
     (
-        TextShape(max_length=CONTEXT_CHARS),
+        TextShape(max_length=CONTEXT_BYTES),
         Fields(
             {
-                "prompt": TextShape(max_length=CONTEXT_CHARS),
+                "prompt": TextShape(max_length=CONTEXT_BYTES),
                 "anti_prompt": TextShape(max_length="stop_chars"),
                 "assistant_name": NAME,
             }

@@ -23,7 +23,7 @@ from gateway.api.fields.structures import (
 from protocol.wire.sampling import SamplingParams
 from protocol.wire.schema import describe, shape_of
 from protocol.wire.shapes import (
-    CONTEXT_CHARS,
+    CONTEXT_BYTES,
     INT32_MAX,
     Clamp,
     Either,
@@ -44,7 +44,7 @@ SESSION = TextShape(max_length=1024)
 TOP = Number(low=0, high=1024, clamps=Clamp.BOTH)
 LOG_PROBS = Either((FLAG, TOP))
 COUNT = Number(low=0, high=INT32_MAX)
-PROMPT_TEXT = TextShape(max_length=CONTEXT_CHARS)
+PROMPT_TEXT = TextShape(max_length=CONTEXT_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,7 +99,7 @@ MEDIA_DATA: Table = {
         Fields(
             {
                 "id": Number(low=-(2**63), high=2**64 - 1),
-                "data": TextShape(max_length="image_chars", is_medium=True),
+                "data": TextShape(max_length="image_bytes", is_medium=True),
             }
         ),
         "images",

@@ -1,12 +1,19 @@
 """The bodies and answers of /tokenize and /detokenize."""
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
+
+import orjson
 
 from gateway.api.fields.options import read_flag
 from gateway.api.fields.prompt import mixed
 from protocol.errors import InvalidRequest
 from protocol.wire.messages import Detokenize, Tokenize, Tokenized
+
+_PART = 10_000
+"""Tokens that are written at once, in 1 ms."""
 
 
 def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
@@ -25,11 +32,21 @@ def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
 
 
 def tokenized(message: Tokenized, *, with_pieces: bool) -> dict[str, Any]:
-    """Return the tokens; a piece that is not UTF-8 is a list of its bytes."""
-    if not with_pieces:
-        return {"tokens": message.tokens}
-    pairs = zip(message.tokens, message.pieces, strict=True)
-    return {"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pairs]}
+    """Return the tokens, written in parts; a piece that is not UTF-8 is a list of its bytes.
+
+    orjson holds the interpreter lock until it has written all: of a million pieces for 0.13 s.
+    """
+    tokens = array("i", message.tokens)
+    items = _with_pieces(tokens, message) if with_pieces else iter(tokens)
+    parts = iter(lambda: list(islice(items, _PART)), [])
+    return {"tokens": [orjson.Fragment(orjson.dumps(part)[1:-1]) for part in parts]}
+
+
+def _with_pieces(tokens: Iterable[int], message: Tokenized) -> Iterator[dict[str, Any]]:
+    at = 0
+    for token, size in zip(tokens, array("i", message.sizes), strict=True):
+        yield {"id": token, "piece": _piece(message.pieces[at : at + size])}
+        at += size
 
 
 def _piece(piece: bytes) -> str | list[int]:

@@ -1,7 +1,7 @@
 """The answers of GET /props, /slots and /v1/models, with the keys of 2023, 2024 and today."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.api.results.settings import legacy_settings, metric_settings, settings
@@ -117,7 +117,8 @@ def props(
 ) -> dict[str, Any]:
     """Return /props of one model; `system` is its current system prompt."""
     system = system or card.system_prompt
-    defaults = metric_settings(card.defaults)
+    # llama-server shows the options of its samplers alone; the servers of 2023 and 2024 all.
+    defaults = metric_settings(replace(card.defaults, n_keep=0, n_predict=-1))
     flat = settings(card.defaults) | legacy_settings(
         card.defaults, n_ctx=card.n_ctx, model=card.name
     )

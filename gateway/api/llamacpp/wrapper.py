@@ -6,14 +6,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
-from gateway.api.reply import RequestPlan, TaskOutcome
+from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome
 from gateway.api.results.answer import FINISH_REASONS
 from protocol.errors import InvalidRequest
-from protocol.wire.messages import Delta, Done, Generate, Progress, Started
+from protocol.wire.messages import Delta, Done, Generate
 
 
 def wrapped(planned: RequestPlan) -> RequestPlan:
@@ -28,10 +28,8 @@ def reply_to(task: Generate, prompt_tokens: Sequence[int] = ()) -> "WrapperReply
     return WrapperReply(prompt_tokens, is_chat=task.chat is not None)
 
 
-class WrapperReply:
+class WrapperReply(ResponseFormatter):
     """Writes the wrapper's text completions and chats."""
-
-    is_read_by_chunk: ClassVar[bool] = False
 
     def __init__(self, prompt_tokens: Sequence[int], *, is_chat: bool) -> None:
         self._prompt_tokens = prompt_tokens
@@ -44,13 +42,6 @@ class WrapperReply:
         }
         self._has_started = False
 
-    def started(self, index: int, message: Started) -> None:
-        """Do nothing: the wrapper's answers name no slot."""
-
-    def progress(self, index: int, message: Progress) -> bytes:
-        """Return nothing: the wrapper tells no progress."""
-        return b""
-
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the frames of added text."""
         return self._role() + (self._chunk(message.text, None) if message.text else b"")
@@ -58,10 +49,6 @@ class WrapperReply:
     def done(self, index: int, message: Done) -> bytes:
         """Return the frame with the finish reason."""
         return self._role() + self._chunk("", FINISH_REASONS[message.finish])
-
-    def end(self) -> bytes:
-        """Return nothing: the wrapper's streams have no end mark."""
-        return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return the wrapper's object."""

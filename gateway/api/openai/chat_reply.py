@@ -17,14 +17,14 @@ from gateway.api.results.answer import FINISH_REASONS
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import n_alternatives, progress_fields, timings
 from protocol.wire.facts import ModelCard, TokenProb
-from protocol.wire.messages import Delta, Done, Progress, Started, ToolCallDelta
+from protocol.wire.messages import Delta, Done, Progress, ToolCallDelta
 from protocol.wire.sampling import SamplingParams
 
 _ROLE = b'{"role":"assistant","content":null}'
 
 
 class ChatReply(OpenAIReply):
-    """Writes the answers of OpenAI's chat API; see `gateway.api.reply.ResponseFormatter`."""
+    """Writes the answers of OpenAI's chat API."""
 
     kind = "chat.completion"
 
@@ -47,9 +47,6 @@ class ChatReply(OpenAIReply):
     def id(self) -> str:
         """The id of the answer."""
         return self._identity.id
-
-    def started(self, index: int, message: Started) -> None:
-        """Do nothing: chat chunks name no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return a role chunk with `prompt_progress`, as llama-server does."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part
+from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, require_messages
 from gateway.api.fields.chat.parts import read_part
 from gateway.api.fields.options import optional_string
 from gateway.api.openai.functions import EarlierCalls
@@ -20,13 +20,8 @@ _MISSING = {
 
 
 def read_messages(body: Mapping[str, Any], media: ChatMedia) -> tuple[ChatMessage, ...]:
-    """Read a list of messages; none at all is allowed, as in llama-server."""
-    messages = body.get("messages")
-    if messages is None:
-        raise InvalidRequest("'messages' is required", param="messages")
-    if not isinstance(messages, list):
-        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
-    earlier = EarlierCalls()
+    """Read a list of messages."""
+    messages, earlier = require_messages(body.get("messages")), EarlierCalls()
     return tuple(_message(message, i, earlier, media) for i, message in enumerate(messages))
 
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import orjson
 
-from gateway.api.reply import ResponseOptions, TaskOutcome
+from gateway.api.reply import ResponseFormatter, ResponseOptions, TaskOutcome
 from gateway.api.results.answer import identity
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import (
@@ -23,10 +23,9 @@ from protocol.wire.messages import Done
 from protocol.wire.sampling import SamplingParams
 
 
-class OpenAIReply:
+class OpenAIReply(ResponseFormatter):
     """Base of the writers of chats and of text completions."""
 
-    is_read_by_chunk: ClassVar[bool] = False
     kind: ClassVar[str]
     """The `object` of an answer in one piece."""
     _tail: bytes

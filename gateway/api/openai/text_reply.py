@@ -16,7 +16,7 @@ from protocol.wire.sampling import SamplingParams
 
 
 class TextReply(OpenAIReply):
-    """Writes OpenAI's text completions; see `gateway.api.reply.ResponseFormatter`.
+    """Writes OpenAI's text completions.
 
     `echoes` has for each choice the prompt to repeat before it, None without `echo`. It is empty
     for a prompt in tokens, whose text comes with the first delta.

@@ -4,7 +4,7 @@ Source: llama-server's `convert_transcriptions_to_chatcmpl` (tools/server/server
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -13,12 +13,12 @@ from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage
 from gateway.api.fields.chat.reasoning import read_effort
 from gateway.api.fields.options import read_single_choice, read_text
 from gateway.api.fields.structured import AnswerSchema, read_json_schema
-from gateway.api.reply import RequestPlan, TaskOutcome
+from gateway.api.reply import RequestPlan, ResponseFormatter, TaskOutcome
 from gateway.api.sse import DONE, event
 from gateway.api.unsupported import Refusal, refuse_unsupported
 from protocol.errors import ErrorCode, InvalidRequest, TaskError
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Delta, Done, Progress, Started
+from protocol.wire.messages import Delta, Done
 
 _NO_AUDIO = "The current model does not support audio input."
 _PROBABILITIES = "log probabilities of a transcript are not supported"
@@ -63,7 +63,7 @@ def _messages(
     body: Mapping[str, Any], card: ModelCard, media: ChatMedia
 ) -> tuple[ChatMessage, ...]:
     sound = body.get("file")
-    if isinstance(sound, list):
+    if isinstance(sound, list):  # llama-server takes the last, whose transcript passes for all
         raise InvalidRequest("Field 'file': must be one file", param="file")
     if not isinstance(sound, bytes):
         raise InvalidRequest("No input file found for transcription", param="file")
@@ -77,20 +77,11 @@ def _messages(
     return (ChatMessage(role="system", content=system), asked) if system else (asked,)
 
 
-class TranscriptReply:
-    """Writes a transcript; see `gateway.api.reply.ResponseFormatter`."""
-
-    is_read_by_chunk: ClassVar[bool] = False
+class TranscriptReply(ResponseFormatter):
+    """Writes a transcript."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
-
-    def started(self, index: int, message: Started) -> None:
-        """Do nothing: a transcript names no slot."""
-
-    def progress(self, index: int, message: Progress) -> bytes:
-        """Return nothing: a transcript tells no progress."""
-        return b""
 
     def delta(self, index: int, message: Delta) -> bytes:
         """Return the event of added text."""

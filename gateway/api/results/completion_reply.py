@@ -1,11 +1,11 @@
 """The answers of /completion and /infill: stream chunks and the object in one piece."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
-from gateway.api.reply import TaskOutcome
+from gateway.api.reply import ResponseFormatter, TaskOutcome
 from gateway.api.results.completion import completion
 from gateway.api.results.figures import completion_probabilities, progress_fields, timings
 from gateway.api.sse import event
@@ -14,10 +14,10 @@ from protocol.wire.messages import Delta, Done, Progress, Started
 from protocol.wire.sampling import SamplingParams
 
 
-class CompletionReply:
-    """Writes the answers of /completion; see `gateway.api.reply.ResponseFormatter`."""
+class CompletionReply(ResponseFormatter):
+    """Writes the answers of /completion."""
 
-    is_read_by_chunk: ClassVar[bool] = True
+    is_read_by_chunk = True
 
     def __init__(self, card: ModelCard, params: Sequence[SamplingParams]) -> None:
         self._card = card
@@ -72,10 +72,6 @@ class CompletionReply:
         """Return the final object, without the text: its chunks were sent."""
         outcome = TaskOutcome(text="", tokens=(), probs=(), done=message)
         return event(orjson.dumps(completion(self._card, self._params[index], index, outcome)))
-
-    def end(self) -> bytes:
-        """Return nothing: llama-server's own streams have no [DONE]."""
-        return b""
 
     def result(self, outcomes: Sequence[TaskOutcome]) -> Any:
         """Return one object, or an array when the request asked for several."""

@@ -76,7 +76,7 @@ def _adapter(number: int, scale: float) -> dict[str, Any]:
 
 _ROWS: tuple[_Row, ...] = (
     _plain("seed"),
-    _real("temperature"),
+    ("temperature", lambda p: float32(max(0.0, p.temperature))),
     _real("dynatemp_range"),
     _real("dynatemp_exponent"),
     _plain("top_k"),

@@ -34,8 +34,6 @@ Each takes 20 KB: 15,000 with a window of zero, which need no key, took 370 MB a
 class OpenStreams:
     """Counts the open streams of all connections of a server."""
 
-    __slots__ = ("n",)
-
     def __init__(self) -> None:
         self.n = 0
 

@@ -15,7 +15,7 @@ class ReadTurns:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.paused_until = 0.0
-        """Time of the loop before which nobody has a turn."""
+        """Time of the loop before which no connection is read."""
 
     async def enter(self) -> None:
         """Wait for a turn, which ends with the turn of the loop."""

@@ -7,8 +7,6 @@ from collections import deque
 class TurnLimit:
     """Lets `n` tasks go on in one turn of the loop; the others follow in their order."""
 
-    __slots__ = ("_left", "_n", "_waiting")
-
     def __init__(self, n: int) -> None:
         self._n = n
         self._left = n

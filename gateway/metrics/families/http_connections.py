@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from prometheus_client import Metric
+
 from gateway.metrics.families.rows import counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
 
-def of_connections(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_connections(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write how many connections are open, were closed or refused."""
     counts = metrics.connections
     yield counter(

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from prometheus_client import Metric
+
 from gateway.metrics.families.rows import counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
@@ -21,7 +23,7 @@ _COUNTERS = (
 )
 
 
-def of_keys(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_keys(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write the counters, and how many tasks of each key wait and run."""
     keys = metrics.keys
     for name, text, what in _COUNTERS:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from prometheus_client import Metric
+
 from gateway.metrics.counters import LAG_S, Histogram
 from gateway.metrics.families.rows import by_worker, counter, gauge, histograms
 from gateway.metrics.metrics import Metrics
@@ -37,7 +39,7 @@ _OF_MODELS = (
 )
 
 
-def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_latencies(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write the times of tasks, requests and workers."""
     for name, text, source in _OF_MODELS:
         rows = [
@@ -66,7 +68,7 @@ def _link_lags(metrics: Metrics, view: PoolView) -> Iterator[tuple[tuple[str, st
         yield key, lag
 
 
-def of_loop(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_loop(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write by how much timers of the gateway's loop are late, and what its process takes."""
     lag, process = metrics.loop_lag, metrics.process
     yield histograms(

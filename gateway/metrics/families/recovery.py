@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from prometheus_client import Metric
+
 from gateway.metrics.families.rows import counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
 
 
-def of_recovery(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_recovery(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write how many tasks continued elsewhere, and what is quarantined or ejected."""
     yield counter(
         "llamapool_continued_tasks_total",

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
+from prometheus_client import Metric
+
 from gateway.metrics.families.rows import by_worker, counter
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
@@ -14,7 +16,7 @@ _PLACES = ("action", "frame", "loop", "message", "metrics", "send", "sweep", "ti
 """Codes and places that are written from the start, as 0: `rate` does not see a first increment."""
 
 
-def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write how tasks and requests ended."""
     yield counter(
         "llamapool_tasks_total",
@@ -51,7 +53,7 @@ def of_tasks(metrics: Metrics, view: PoolView) -> Iterator[str]:
     )
 
 
-def of_faults(metrics: Metrics, _view: PoolView) -> Iterator[str]:
+def of_faults(metrics: Metrics, _view: PoolView) -> Iterator[Metric]:
     """Write what broke; reads nothing that could raise, and comes last to count the other parts."""
     yield counter(
         "llamapool_gateway_faults_total",
@@ -73,7 +75,7 @@ def _from_zero(known: Iterable[T], counted: Mapping[T, float]) -> Iterable[tuple
     return {**dict.fromkeys(known, 0), **counted}.items()
 
 
-def of_routes(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_routes(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write the reasons of assignments, and the cached tokens expected and found."""
     yield counter(
         "llamapool_routed_tasks_total",

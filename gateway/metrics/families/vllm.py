@@ -9,6 +9,8 @@ picker of Kubernetes' Gateway API inference extension reads the gauges.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from prometheus_client import Metric
+
 from gateway.metrics.counters import VLLM_ITL_S, ModelLatencies
 from gateway.metrics.families.rows import counter, gauge, histograms
 from gateway.metrics.metrics import Metrics
@@ -84,7 +86,7 @@ _REASONS = {"eos": "stop", "word": "stop", "none": "stop", "limit": "length", "c
 """vLLM's reasons by ours; all others are errors."""
 
 
-def of_vllm(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_vllm(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write the metrics of all models."""
     depths = view.queue_depths()
     yield from _gauges(metrics, view, depths)
@@ -105,7 +107,7 @@ def _of(model: str) -> tuple[str, str]:
     return model, _ENGINE
 
 
-def _gauges(metrics: Metrics, view: PoolView, depths: Mapping[str, int]) -> Iterator[str]:
+def _gauges(metrics: Metrics, view: PoolView, depths: Mapping[str, int]) -> Iterator[Metric]:
     running = Counter(dict.fromkeys(depths, 0))
     busy, cells = running.copy(), running.copy()
     for worker in view.workers():
@@ -128,7 +130,7 @@ def _rows(values: Mapping[str, float]) -> Iterable[tuple[tuple[str, str], float]
     return [(_of(model), value) for model, value in values.items()]
 
 
-def _requests(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator[str]:
+def _requests(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator[Metric]:
     for name, text, source in _OF_REQUESTS:
         totals = {
             model: int(getattr(latencies, source).total) for model, latencies in models.items()
@@ -146,7 +148,7 @@ def _requests(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterato
     )
 
 
-def _engines(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator[str]:
+def _engines(metrics: Metrics, models: Mapping[str, ModelLatencies]) -> Iterator[Metric]:
     sums: dict[str, Counter[str]] = {model: Counter() for model in models}
     for (_, model), row in metrics.stats.sums().items():
         sums.setdefault(model, Counter()).update(row)

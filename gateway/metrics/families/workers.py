@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from prometheus_client import Metric
+
 from gateway.metrics.families.rows import by_worker, counter, gauge
 from gateway.metrics.metrics import Metrics
 from gateway.metrics.view import PoolView
@@ -38,7 +40,7 @@ _LATEST = (
 )
 
 
-def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_workers(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write the counters and the newest values of the workers' heartbeats."""
     labels, present = ("worker", "model"), {worker.name for worker in view.workers()}
     sums = by_worker(metrics.stats.sums(), present)
@@ -52,7 +54,7 @@ def of_workers(metrics: Metrics, view: PoolView) -> Iterator[str]:
         yield gauge(name, text, labels, [(key, getattr(stats, source)) for key, stats in latest])
 
 
-def of_places(metrics: Metrics, view: PoolView) -> Iterator[str]:
+def of_places(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
     """Write how many workers and slots there are, and how many tasks wait."""
     depths = view.queue_depths()
     # A model whose workers are all gone still has a row: 0 ready workers.

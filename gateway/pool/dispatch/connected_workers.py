@@ -1,12 +1,13 @@
 """The connected workers, from their `Hello` to the loss of their connection. Pure."""
 
 import math
+from collections import OrderedDict
 
-from gateway.pool.dispatch.departed import Departed
 from gateway.pool.routing.policy import RoutingPolicy
 from gateway.pool.tenants.task_queue import TaskQueue
 from gateway.pool.workers.slot_map import SlotMap
 from gateway.pool.workers.worker import Worker, WorkerState
+from protocol.errors import ErrorCode, TaskError
 from protocol.wire.facts import ModelCard
 from protocol.wire.messages import Heartbeat
 
@@ -16,6 +17,42 @@ _WAIT_S = 3.0
 """How long tasks wait for the slots of a lost worker: a broken connection is made anew by then."""
 _MAX_WORKERS, _MAX_MODELS = 1024, 256
 """Remembered when they have left."""
+
+
+class Departed:
+    """Names of workers or models that are gone, ordered by when they left.
+
+    They are kept for a limited time and up to a limited number. A worker that comes back keeps its
+    slot ids and its measured speed; one that is started under a new name never comes back.
+    """
+
+    def __init__(self, most: int, kept_s: float) -> None:
+        self._most = most
+        self._kept_s = kept_s
+        self._left_at: OrderedDict[str, float] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Departed {len(self._left_at)}>"
+
+    def left(self, name: str, now: float) -> None:
+        """Note that one has left."""
+        self._left_at[name] = now
+        self._left_at.move_to_end(name)
+
+    def back(self, name: str) -> None:
+        """Note that one of this name is here again."""
+        self._left_at.pop(name, None)
+
+    def due(self, now: float) -> list[str]:
+        """Take out those to be forgotten: gone for too long, or too many have left since."""
+        found: list[str] = []
+        for name, left_at in self._left_at.items():
+            if now - left_at < self._kept_s and len(self._left_at) - len(found) <= self._most:
+                break
+            found.append(name)
+        for name in found:
+            del self._left_at[name]
+        return found
 
 
 class ConnectedWorkers:
@@ -34,6 +71,8 @@ class ConnectedWorkers:
         """Those whose slots no task waits for: they were told to leave, or have not come back."""
         self._models = Departed(_MAX_MODELS, math.inf)
         """Models without a worker: they stay known, and their tasks wait."""
+        self._unloaded: dict[str, str] = {}
+        """Models that were unloaded, and why their tasks fail."""
         self.n_shared = 0
         """Workers that other gateways use too."""
         self._routing = routing
@@ -44,6 +83,7 @@ class ConnectedWorkers:
 
     def hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
+        self._unloaded.pop(model, None)
         self._departed.back(name)
         self.by_key[key] = Worker(key, name, model, self._routing.order.changes)
         self._queue.open(model)
@@ -98,7 +138,7 @@ class ConnectedWorkers:
                 self._gone.add(worker.name)
             elif worker.name not in self._gone:
                 self._lost.left(worker.name, now)
-        if not any(other.model == worker.model for other in self.by_key.values()):
+        if not self._has_worker(worker.model):
             self._models.left(worker.model, now)
         self.n_shared -= worker.is_shared
         self._routing.lost(worker)
@@ -146,11 +186,25 @@ class ConnectedWorkers:
             self._routing.forget_model(model)
         return gone
 
+    def unload(self, model: str, why: str) -> None:
+        """Note a model for which no worker is started any more; it may still have some here."""
+        self._unloaded[model] = why
+
+    def is_unloaded(self, model: str) -> bool:
+        """Return whether the last worker of an unloaded model is gone."""
+        return model in self._unloaded and not self._has_worker(model)
+
+    def unloaded_error(self, model: str) -> TaskError:
+        """Return the error of the tasks of an unloaded model."""
+        return TaskError(ErrorCode.UNAVAILABLE, f"model '{model}' {self._unloaded[model]}")
+
+    def _has_worker(self, model: str) -> bool:
+        return any(worker.model == model for worker in self.by_key.values())
+
     def _is_here(self, name: str) -> bool:
         return any(other.name == name for other in self.by_key.values())
 
     def close(self, model: str) -> None:
         """Close the queue of a model that no worker serves or loads, and none ever did."""
-        is_loading = any(other.model == model for other in self.by_key.values())
-        if model not in self.cards and not is_loading:
+        if model not in self.cards and not self._has_worker(model):
             self._queue.close(model)

@@ -15,7 +15,6 @@ from gateway.pool.dispatch.assignment import Assignment
 from gateway.pool.dispatch.connected_workers import ConnectedWorkers
 from gateway.pool.dispatch.queue_limits import QueueLimits
 from gateway.pool.dispatch.task_book import TaskBook
-from gateway.pool.dispatch.unloaded import UnloadedModels
 from gateway.pool.recovery.outliers import OutlierDetection
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.demand import DemandReports
@@ -72,10 +71,11 @@ class Dispatcher:
         )
         self.limits = QueueLimits(self.queue, self.slots, self.routing, queue_size=queue_size)
         self.allowances = Allowances()
-        charges = Charges(self.queue, self.routing.answer_tokens_per_s)
+        charges = Charges(
+            self.queue, lambda model: self.routing.throughput(model).answer_per_s.value
+        )
         self.book = TaskBook(self.queue, charges, self.placement, self.allowances, on_settled)
         self.tasks = self.book.tasks
-        self._unloaded = UnloadedModels(self.workers)
         self._assignment = Assignment(
             self.book, self.placement, self.routing, self.outliers, self.quarantine
         )
@@ -100,8 +100,8 @@ class Dispatcher:
             raise shutting_down()
         if spec.model not in self.queue:
             raise TaskError(ErrorCode.NOT_FOUND, f"model '{spec.model}' not found", param="model")
-        if self._unloaded.is_gone(spec.model):
-            raise self._unloaded.refusal(spec.model)
+        if self.connected.is_unloaded(spec.model):
+            raise self.connected.unloaded_error(spec.model)
         task = Task(spec, now)
         if self._is_leaving(spec.worker):
             task.forget_slot()
@@ -172,8 +172,8 @@ class Dispatcher:
 
         Those that its last worker still has fail when the worker is missed.
         """
-        self._unloaded.add(model, why)
-        error = self._unloaded.refusal(model)
+        self.connected.unload(model, why)
+        error = self.connected.unloaded_error(model)
         waiting = [task for task in self.book.waiting() if task.spec.model == model]
         return [self.book.turn_away(task, error) for task in waiting]
 
@@ -185,7 +185,6 @@ class Dispatcher:
 
     def worker_hello(self, key: str, name: str, model: str) -> None:
         """Note a worker that loads its model: tasks for that model may wait from now on."""
-        self._unloaded.discard(model)
         self.connected.hello(key, name, model)
 
     def worker_ready(
@@ -259,7 +258,7 @@ class Dispatcher:
             *self.book.refuse_suspects(now),
             *self._assignment.assign_waiting(worker.model, now),
         ]
-        if self._unloaded.is_gone(worker.model):
+        if self.connected.is_unloaded(worker.model):
             actions += self.abandon(worker.model)
         self.connected.close(worker.model)
         return actions + self._assign_admitted(now)

@@ -55,7 +55,7 @@ class QueueLimits:
         return self._queue.depth(model) >= self.limit(model)
 
     def displaced_by(self, task: Task) -> tuple[Task, TaskError]:
-        """Choose who gives its place in a full queue to a task; raises `TaskError` if none does."""
+        """Choose the task whose place in a full queue goes to this one; raises `TaskError`."""
         last = self._queue.displaced_by(task)
         if last is None:
             raise self.overloaded(task.spec.model, "The queue is full")
@@ -78,10 +78,10 @@ class QueueLimits:
         """Return the place of a task that waits, or that has just come."""
         model = task.spec.model
         position = self._queue.position(task, self._routing.answer_tokens(model))
-        wait_s = self._wait_s(model, position) if self._routing.is_measured(model) else None
-        if wait_s is not None:
-            own_s = self._queue.turns_of_tenant(task) * self._routing.service_s(model)
-            wait_s = max(wait_s, own_s)
+        service_s, wait_s = self._routing.throughput(model).service_s, None
+        if service_s.is_measured:
+            own_s = self._queue.turns_of_tenant(task) * service_s.value
+            wait_s = max(self._wait_s(model, position), own_s)
         return QueuePlace(position, wait_s, self._queue.depth(model))
 
     def check_in_time(self, task: Task, ready_s: float | None) -> None:
@@ -92,7 +92,7 @@ class QueueLimits:
         """
         spec = task.spec
         model, within_s = spec.model, spec.start_within_s
-        if math.isinf(within_s) or not self._routing.is_measured(model):
+        if math.isinf(within_s) or not self._routing.throughput(model).service_s.is_measured:
             return
         wait_s = 0.0
         if ready_s is None:
@@ -105,7 +105,7 @@ class QueueLimits:
 
     def _wait_s(self, model: str, position: int) -> float:
         n_slots = self._routing.order.latest(model).n_own
-        return position * self._routing.service_s(model) / max(1, n_slots)
+        return position * self._routing.throughput(model).service_s.value / max(1, n_slots)
 
     def overloaded(self, model: str, message: str, min_wait_s: float = 0.0) -> TaskError:
         """Build the refusal with the time in which a slot for one more should become free."""

@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from gateway.pool.network.access import PeerAccess
-from gateway.pool.network.observer import ConnectionObserver
+from gateway.pool.network.observer import ConnectionObserver, Loss
 from gateway.pool.network.peer_socket import PeerSocket, key_of, pid_of, socket_of
 from gateway.pool.network.reception import Reception
-from gateway.pool.network.recheck import DisconnectRecheck
 from gateway.pool.network.router_socket import RouterSocket
 from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.config.config import GatewayConfig
@@ -30,8 +29,6 @@ from protocol.wire.sharing import Stay, Successor
 
 logger = logging.getLogger(__name__)
 
-ENDED = "its connection has ended"
-"""Why a worker is lost whose process may go on, and then connects again."""
 _SILENT_HEARTBEATS = 5
 _SILENT_MIN_S = 3.0
 """A worker is lost after this many heartbeats without a frame, and at least this many seconds."""
@@ -63,8 +60,7 @@ class WorkerConnections:
         self._access = access
         self._gateway = gateway
         self._heartbeat_s = config.heartbeat_s
-        self._recheck = DisconnectRecheck(self._ping)
-        self._socket = RouterSocket(self._on_frame, self._recheck.ended, access)
+        self._socket = RouterSocket(self._on_frame, self._ping, access)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._is_aside = False
         self._swept_at = math.inf
@@ -79,7 +75,7 @@ class WorkerConnections:
         self._socket.open(endpoints, joins=joins)
 
     def release_endpoints(self) -> None:
-        """Let the workers dial another process; who dials this one is to try again."""
+        """Let the workers dial another process; one that dials this one is cut, and tries again."""
         self._is_aside = True
         self._post_all(Successor())
 
@@ -98,7 +94,6 @@ class WorkerConnections:
         """Drop every connection without telling the workers."""
         if self._flush is not None:
             self._flush.cancel()
-        self._recheck.close()
         self._peers.clear()
         self._socket.close()
 
@@ -160,7 +155,7 @@ class WorkerConnections:
                 self._lose_unreachable(peer)
         except Exception:
             self._observer.failed("send")
-            self._break(peer, "a message to it could not be sent", died=False)
+            self._break(peer, "a message to it could not be sent", Loss.LEFT)
 
     def _send(self, peer: WorkerConnection, items: Sequence[FrameItem]) -> bool:
         packed = codec.pack(peer.sent, items)
@@ -207,7 +202,7 @@ class WorkerConnections:
                 return
             if frame.seq != peer.expected:
                 reason = f"sent frame {frame.seq} where {peer.expected} was expected"
-                self._break(peer, reason, died=False)
+                self._break(peer, reason, Loss.LEFT)
                 return
             peer.expected += 1
             peer.seen_at = now
@@ -220,7 +215,7 @@ class WorkerConnections:
             return
         if frame.messages and isinstance(bye := frame.messages[-1], Bye):
             reason = f"said bye: {bye.reason[:MAX_REASON]}"
-            self._lost(peer, reason, died=bye.is_failure)
+            self._lost(peer, reason, Loss.DIED if bye.is_failure else Loss.LEFT)
 
     def _may_speak(self, identity: bytes, part: zmq.Frame, key: str, now: float) -> bool:
         """Whether to read a frame of a connection that was not taken in, or has been given up."""
@@ -283,7 +278,7 @@ class WorkerConnections:
             self._socket.send(identity, codec.encode(0, [self._welcome()]))
             return
         if old is not None:
-            self._lost(old, "has connected again", died=False)
+            self._lost(old, "has connected again", Loss.LEFT)
         self._admit(identity, hello, part, curve)
         if len(frame.messages) > 1:
             peer = self._peers[identity]
@@ -315,9 +310,9 @@ class WorkerConnections:
     def _welcome(self) -> Welcome:
         return Welcome(gateway=self._gateway, heartbeat_s=self._heartbeat_s)
 
-    def _lost(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
+    def _lost(self, peer: WorkerConnection, reason: str, loss: Loss = Loss.DIED) -> None:
         if self._peers.pop(peer.identity, None) is not None:
-            self._observer.lost(peer, reason, died=died)
+            self._observer.lost(peer, reason, loss)
             if self._reception.has_waiting:
                 asyncio.get_running_loop().call_soon(self._succeed, peer.name)
 
@@ -328,15 +323,15 @@ class WorkerConnections:
             for frame in waiting.frames:
                 self._on_frame(waiting.identity, frame)
 
-    def _break(self, peer: WorkerConnection, reason: str, *, died: bool = True) -> None:
+    def _break(self, peer: WorkerConnection, reason: str, loss: Loss = Loss.DIED) -> None:
         """Give up a connection whose worker may be alive; tell it, so that it reconnects."""
-        self._lost(peer, reason, died=died)
+        self._lost(peer, reason, loss)
         self._socket.send(peer.identity, _RESET)
 
     def _lose_unreachable(self, peer: WorkerConnection) -> None:
         # What it sent before it went still counts: the end of a task, or its `Bye`.
         self._socket.drain_all()
-        self._lost(peer, ENDED)
+        self._lost(peer, "its connection has ended", Loss.BROKEN)
 
     def _socket_of(self, part: zmq.Frame) -> PeerSocket | None:
         return socket_of(part, self._socket.ports)

@@ -1,11 +1,27 @@
 """The events that the connections of workers report."""
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import Protocol
 
 from gateway.pool.network.worker_connection import WorkerConnection
 from protocol.errors import TaskError
 from protocol.wire.messages import FrameItem
+
+
+class Loss(Enum):
+    """How a connection was lost."""
+
+    LEFT = "left"
+    """In order, or for a fault that is not the worker's."""
+    BROKEN = "broken"
+    """It has ended; counts as a death, unless the same process connects again."""
+    DIED = "died"
+
+    @property
+    def is_death(self) -> bool:
+        """Whether its tasks count as those of a worker that died."""
+        return self is not Loss.LEFT
 
 
 class ConnectionObserver(Protocol):
@@ -20,7 +36,7 @@ class ConnectionObserver(Protocol):
     def expects(self, peer: WorkerConnection) -> bool:
         """Whether a worker has a task, so that its answer may be large."""
 
-    def lost(self, peer: WorkerConnection, reason: str, *, died: bool) -> None:
+    def lost(self, peer: WorkerConnection, reason: str, loss: Loss) -> None:
         """Act on a lost connection."""
 
     def refused(self, peer: WorkerConnection, item: FrameItem, error: TaskError) -> None:

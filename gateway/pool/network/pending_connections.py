@@ -66,22 +66,22 @@ class PendingConnections:
         """Note the first frame of a connection."""
         if self._open.pop(fd, None) is not None:
             return
-        for newcomer, _, _ in self._ended:
-            newcomer.has_spoken = newcomer.has_spoken or newcomer.fd == fd
+        for connection, _, _ in self._ended:
+            connection.has_spoken = connection.has_spoken or connection.fd == fd
 
     def settle(self, now: float) -> None:
         """Report those that ended; to be called when all their frames are read."""
         ended, self._ended = self._ended, []
-        for newcomer, kind, cause in ended:
-            if not newcomer.has_spoken:
-                self._handshakes.failed(newcomer.address, kind, cause, now)
+        for connection, kind, cause in ended:
+            if not connection.has_spoken:
+                self._handshakes.failed(connection.address, kind, cause, now)
 
     def _end(self, fd: int) -> None:
-        newcomer = self._open.pop(fd, None)
+        connection = self._open.pop(fd, None)
         kind, cause = (self._kind, self._cause) if self._kind else _NO_EVENT
         self._kind = self._cause = ""
-        if newcomer is not None and kind != "refused":
-            self._ended.append((newcomer, kind, cause))
+        if connection is not None and kind != "refused":
+            self._ended.append((connection, kind, cause))
 
 
 def _failure(event: int) -> tuple[str, str]:

@@ -21,7 +21,7 @@ _MAX_REFUSED = 1024
 
 
 class Reception:
-    """Answers those that may not come in, or not yet."""
+    """Refuses workers, or lets them wait until their name is free."""
 
     def __init__(self, socket: RouterSocket, access: PeerAccess, heartbeat_s: float) -> None:
         self._socket = socket

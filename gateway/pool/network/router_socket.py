@@ -1,7 +1,8 @@
 """The ROUTER socket: sends and receives frames as bytes; it does not decode messages.
 
 The loop watches ZeroMQ's file descriptor itself: `zmq.asyncio` costs 17 us a message, this 1 us.
-That descriptor is edge-triggered and also swallowed by a send, so both ends look again.
+The descriptor is edge-triggered, and a send may take its event: so input is looked for again after
+each send and each read.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ _BURST = 256
 _BURST_S = 0.003
 """Time for which frames are read in one turn: as much again goes into writing what they bring."""
 _MONITOR = "inproc://monitor"
+_RECHECK_S = 0.05
+"""Seconds until an end is reported again: libzmq may not have removed the route before that."""
 _DRAINING_S = 0.1
 """Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 
@@ -227,6 +230,7 @@ class RouterSocket:
         self._pending.settle(asyncio.get_running_loop().time())
         if ended:
             self._on_disconnect(ended)
+            asyncio.get_running_loop().call_later(_RECHECK_S, self._on_disconnect, ended)
 
 
 def _skip_rest(socket: "zmq.Socket[bytes]") -> None:

@@ -1,4 +1,4 @@
-"""What the gateway knows of one live connection of a worker."""
+"""What the gateway knows of one connection of a worker, live or broken."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,6 +16,8 @@ _FLOOD_PER_S, _FLOOD_S = 20_000, 2.0
 """Frames that no worker sends, which sends one for each step of its engine."""
 _MAX_CACHED_BYTES = 4 * BLOCK_BYTES * MAX_CACHED_BLOCKS
 """Of cached blocks in one frame, which takes 0.7 s: a worker says all it holds to each gateway."""
+_MAX_BROKEN = 1024
+"""Broken connections remembered; the one that was lost longest ago is forgotten first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -98,3 +100,26 @@ class WorkerConnection:
             return ""
         self.counted_at, self.counted = now, self.expected
         return f"sent {n} frames in {passed_s:.0f} s" if n > _FLOOD_PER_S * passed_s else ""
+
+
+class BrokenConnections:
+    """The latest connection of each worker that ended without a `Bye`.
+
+    It tells a worker that has died from one whose connection broke: that one connects again.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, tuple[int, str, str]] = {}
+        """Epoch, CURVE key and key of the connection."""
+
+    def ended(self, peer: WorkerConnection) -> None:
+        """Note that the connection of a worker has ended."""
+        self._by_name.pop(peer.name, None)
+        self._by_name[peer.name] = (peer.epoch, peer.curve_key, peer.key)
+        if len(self._by_name) > _MAX_BROKEN:
+            del self._by_name[next(iter(self._by_name))]
+
+    def back(self, peer: WorkerConnection) -> str:
+        """Return the key of the connection that this process had before; empty if it had none."""
+        epoch, curve_key, key = self._by_name.pop(peer.name, (0, "", ""))
+        return key if (epoch, curve_key) == (peer.epoch, peer.curve_key) else ""

@@ -22,13 +22,11 @@ sixteen deaths in a row. Pure; time is passed in.
 
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from gateway.pool.tasks.suspect import QuarantineView, Suspect
+from gateway.pool.tasks.task import Task
 from protocol.errors import ErrorCode, TaskError
-
-if TYPE_CHECKING:
-    from gateway.pool.tasks.task import Task
 
 SETTLE_S = 0.1
 """Seconds within which the deaths of several workers at one stroke are all noticed."""
@@ -76,7 +74,7 @@ class Quarantine:
     def __repr__(self) -> str:
         return f"<Quarantine suspects={len(self._suspects)}>"
 
-    def admit(self, task: "Task", now: float) -> None:
+    def admit(self, task: Task, now: float) -> None:
         """Note what is held against a new task; raises `TaskError` if it is refused."""
         fingerprint = task.spec.fingerprint
         if not self._suspects or fingerprint is None:
@@ -93,7 +91,7 @@ class Quarantine:
         task.suspect, task.n_proven = suspect, suspect.n_tokens
 
     def died(
-        self, worker: str, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float
+        self, worker: str, had: Mapping[int, Task], tasks: Mapping[int, Task], now: float
     ) -> None:
         """Note the death of a worker, by its key, that had some of all tasks."""
         present = [task for task in had.values() if not task.is_paused]
@@ -123,9 +121,7 @@ class Quarantine:
                 if suspect.n_deaths <= 0:
                     self._forget(suspect)
 
-    def _count_losses(
-        self, had: Mapping[int, "Task"], tasks: Mapping[int, "Task"], now: float
-    ) -> None:
+    def _count_losses(self, had: Mapping[int, Task], tasks: Mapping[int, Task], now: float) -> None:
         """Refuse what every worker had that died lately, whether or not it was its turn."""
         for task_id, task in tasks.items():
             task.n_losses = task.n_losses + 1 if task_id in had else 0
@@ -133,12 +129,12 @@ class Quarantine:
                 task.suspect.n_deaths = task.n_losses
                 self._refuse(task.suspect, now)
 
-    def assigned(self, task: "Task") -> None:
+    def assigned(self, task: Task) -> None:
         """Note a task that goes to a worker."""
         if task.suspect is not None:
             self._tried[task.task_id] = task
 
-    def excluded(self, task: "Task", now: float) -> set[str] | None:
+    def excluded(self, task: Task, now: float) -> set[str] | None:
         """Return the workers to which a suspect may not go now; None means all."""
         suspect = task.suspect
         assert suspect is not None
@@ -150,7 +146,7 @@ class Quarantine:
             return None
         return {other.worker for other in self._tried.values() if _blocks(other, task, now)}
 
-    def proceed(self, now: float) -> list["Task"]:
+    def proceed(self, now: float) -> list[Task]:
         """Return the tasks that pause and whose turn it is now; streams come before other ones."""
         paused = [other for other in self._tried.values() if other.is_paused and other.is_at_worker]
         if not paused:
@@ -165,7 +161,7 @@ class Quarantine:
                 found.append(task)
         return found
 
-    def _has_turn(self, task: "Task", rivals: list["Task"], now: float) -> bool:
+    def _has_turn(self, task: Task, rivals: list[Task], now: float) -> bool:
         """Return whether a paused task may resume now beside others at its worker."""
         suspect = task.suspect
         if suspect is None or not task.is_ready or task.cancelled_at:
@@ -181,7 +177,7 @@ class Quarantine:
     def _is_early(self, suspect: Suspect, now: float) -> bool:
         return suspect.n_deaths > 0 and 0 <= now - suspect.seen_at < self._settle_s
 
-    def progressed(self, task: "Task") -> bool:
+    def progressed(self, task: Task) -> bool:
         """Note a delta of a task; true if nothing is held against it any more."""
         task.is_paused = False  # if a worker does not wait
         if not task.is_on_trial:
@@ -191,7 +187,7 @@ class Quarantine:
         self.cleared(task)
         return True
 
-    def cleared(self, task: "Task") -> None:
+    def cleared(self, task: Task) -> None:
         """Clear a task that has passed the place where a worker died, or has ended well."""
         suspect, task.suspect = task.suspect, None
         if suspect is not None and not suspect.refused_until:
@@ -232,7 +228,7 @@ class Quarantine:
             self._forget(other)
         return len(found)
 
-    def _accuse(self, task: "Task", now: float) -> None:
+    def _accuse(self, task: Task, now: float) -> None:
         """Hold a death against a task."""
         task.n_proven = len(task.answer.tokens)
         if task.suspect is not None:
@@ -272,7 +268,7 @@ class Quarantine:
         self._suspects.pop(suspect.fingerprint, None)
 
 
-def _blocks(other: "Task", task: "Task", now: float) -> bool:
+def _blocks(other: Task, task: Task, now: float) -> bool:
     """Return whether a suspect at a worker keeps another one from having its turn there."""
     suspect, rival = task.suspect, other.suspect
     assert suspect is not None

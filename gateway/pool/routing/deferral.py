@@ -74,7 +74,7 @@ class DeferralPolicy:
         It does for as long as a task of its model usually has its slot. Leaving sooner would take
         slots from prompts that are cached there, and all would read more.
         """
-        usual_s = self._routing.service_s(task.spec.model)
+        usual_s = self._routing.throughput(task.spec.model).service_s.value
         return now < task.assigned_at + min(max(_MIN_DEFERRED_S, usual_s), self._limit_s)
 
     def n_kept(self, worker: Worker) -> int:

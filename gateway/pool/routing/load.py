@@ -2,8 +2,8 @@
 
 Pure arithmetic over the gateway's own clock: when a task was assigned, when the worker began to
 read its prompt (`Started`) and when it had read it (the first delta). Seconds compare workers of
-any speed, so no ratio between cached tokens and busy slots has to be guessed. What stands here as
-a number is only assumed until a worker of the model has been measured.
+any speed, so no ratio between cached tokens and busy slots has to be guessed. The constants are
+assumptions that hold until a worker of the model has been measured.
 """
 
 from gateway.pool.tasks.task import Task
@@ -23,8 +23,6 @@ _MIN_MEASURED_TOKENS = 32
 
 class Ratio:
     """A decaying mean, as one sum over another; with few observations it is near to its prior."""
-
-    __slots__ = ("_assumed", "_mean", "_over", "_shared", "_under", "_weight")
 
     def __init__(self, prior: "float | Ratio", weight: float) -> None:
         """`prior` is a number, or a mean that several share and whose prior is a number."""
@@ -97,8 +95,6 @@ class Throughput:
 
 class PendingPrefill:
     """Prompt tokens that a worker has still to compute; each task's share is its `n_unread`."""
-
-    __slots__ = ("_n_reading", "_n_tokens", "_since", "_throughput", "n_prompts")
 
     def __init__(self, throughput: Throughput) -> None:
         self._throughput = throughput

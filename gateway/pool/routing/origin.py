@@ -59,7 +59,7 @@ class Origin:
 
     @property
     def spent_s(self) -> float:
-        """Return the time since the request came: its model was loaded, its images fetched."""
+        """Return the seconds since the request came: loading its model and images counts."""
         return time.monotonic() - self.record.arrived_at if self.record is not None else 0.0
 
     @property

@@ -113,29 +113,21 @@ class RoutingPolicy:
         """Forget what was measured of a model that has had no worker for long."""
         self._of_models.pop(model, None)
 
-    def service_s(self, model: str) -> float:
-        """Return how long a task of a model has its slot, as a mean of recent ones."""
-        return self._of_models.get(model, self._unknown).service_s.value
-
-    def is_measured(self, model: str) -> bool:
-        """Return whether it is known how long tasks of a model have their slots."""
-        return self._of_models.get(model, self._unknown).service_s.is_measured
+    def throughput(self, model: str) -> Throughput:
+        """Return the means over the workers of a model; assumed ones before any was measured."""
+        return self._of_models.get(model, self._unknown)
 
     def read_s(self, spec: TaskSpec) -> float:
         """Return the time to read the part of a prompt that no worker has in its cache."""
         holders = self.index.holders(spec.prefix.chain, -1, n_max=1)
         share = holders.max_blocks / spec.prefix.size if spec.prefix.size else 0.0
-        of_model = self._of_models.get(spec.model, self._unknown)
+        of_model = self.throughput(spec.model)
         n_tokens = spec.n_tokens * of_model.length_ratio.value
         return max(0.0, 1.0 - share) * n_tokens / of_model.prompt_per_s.value
 
     def answer_tokens(self, model: str) -> int:
         """Return how long an answer of a model is, as a mean of recent ones."""
-        return round(self._of_models.get(model, self._unknown).answer_tokens.value)
-
-    def answer_tokens_per_s(self, model: str) -> float:
-        """Return how fast one stream of a model is, as a mean of recent ones."""
-        return self._of_models.get(model, self._unknown).answer_per_s.value
+        return round(self.throughput(model).answer_tokens.value)
 
     def choose(
         self, spec: TaskSpec, now: float, excluded: Collection[str] = ()
@@ -170,8 +162,9 @@ class RoutingPolicy:
         best = self._best(spec, [each for each in found if rank_of(each.worker) == rank])
         better = _better(best, [offer for offer in found if not offer.worker.n_free])
         reason, n_cached = _reason(best, found), round(best.n_cached)
-        choice = (best.worker, reason, n_cached, best.n_blocks, better, best.first_s)
-        return RouteChoice(*choice, found)
+        return RouteChoice(
+            best.worker, reason, n_cached, best.n_blocks, better, best.first_s, offers=found
+        )
 
     def _holding(self, workers: ModelWorkers, holders: Holders) -> list[str]:
         """Return a few workers that hold most of a prompt; of equal ones, those with less load."""

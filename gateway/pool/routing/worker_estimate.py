@@ -21,8 +21,6 @@ _MIN_EXPECTED_TOKENS = 64
 class WorkerEstimate:
     """What the routing knows of one connection of a worker."""
 
-    __slots__ = ("bit", "pending", "throughput")
-
     def __init__(self, throughput: Throughput, bit: int) -> None:
         self.throughput = throughput
         self.pending = PendingPrefill(throughput)

@@ -42,10 +42,10 @@ def merge(deltas: list[Delta]) -> Delta:
 
 
 def compact(deltas: list[Delta], sizes: list[int]) -> None:
-    """Merge in place what was added to deltas since the last time; `sizes` has those of the others.
+    """Merge in place the deltas that were added since the last call.
 
-    What was merged before is merged again only with what is as large: a token is copied as often as
-    the number of them doubles.
+    `sizes` has the sizes of the merged ones before them. Those are merged again only with one of at
+    least half their size, so that a token is copied O(log n) times, not n times.
     """
     deltas[len(sizes) :] = [merge(deltas[len(sizes) :])]
     sizes.append(size_of(deltas[-1]))

@@ -43,7 +43,7 @@ Taker = Callable[[Sequence[Delta]], Write | None]
 
 @dataclass(frozen=True, slots=True)
 class Resumed(TaskMessage):
-    """Never travels: another worker continues the answer."""
+    """Tells the reader that another worker continues the answer; it is never sent to a worker."""
 
 
 class DeltaOffers:
@@ -52,8 +52,6 @@ class DeltaOffers:
     It counts what waits for all readers, too. A call of the loop for each stream costs as much as
     to write its token. All are formatted before the first is written: that keeps caches warm.
     """
-
-    __slots__ = ("_streams", "holders", "n_waiting")
 
     def __init__(self) -> None:
         self._streams: list[TaskStream] = []

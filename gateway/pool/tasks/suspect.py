@@ -1,4 +1,4 @@
-"""Who is suspected of killing workers: requests, known by what they ask for."""
+"""Requests that are suspected of killing workers, by fingerprints of what they ask for."""
 
 from dataclasses import dataclass, replace
 from hashlib import blake2b

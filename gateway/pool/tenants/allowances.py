@@ -31,7 +31,7 @@ class Spent(NamedTuple):
 
 
 class Refund(NamedTuple):
-    """Tokens that were reserved and not used. Without its time it would erase what came since."""
+    """Tokens that were reserved and not used; its time says which minute and day get them back."""
 
     tenant: str
     tokens: int

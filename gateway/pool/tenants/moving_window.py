@@ -14,8 +14,6 @@ WINDOW_S = 60
 class MovingWindow:
     """Amounts by the second in which they came; those older than a minute do not count."""
 
-    __slots__ = ("_parts", "_total")
-
     def __init__(self) -> None:
         self._parts: deque[list[int]] = deque()
         """`[second, amount]`, the oldest first; at most one for each second."""

@@ -42,7 +42,7 @@ class _RecentPeak:
 
 
 class _ModelShares:
-    """Who has the slots of one model."""
+    """The tenants that have slots of one model."""
 
     def __init__(self) -> None:
         self.n_tasks: Counter[str] = Counter()

@@ -63,7 +63,10 @@ def read_poll(text: str) -> int:
 
 def read_shares(text: str) -> tuple[float, ...]:
     """Read numbers separated by commas or slashes."""
-    return tuple(float(part) for part in re.split("[,/]", text))
+    shares = tuple(float(part) for part in re.split("[,/]", text))
+    if not all(map(math.isfinite, shares)):
+        raise ValueError(f"must be finite numbers, but got '{text}'")
+    return shares
 
 
 def read_range(text: str) -> tuple[int, ...]:
@@ -88,7 +91,7 @@ def read_strict(text: str) -> bool:
 def read_timeout(text: str) -> float:
     """Read seconds; a negative number is no limit, which is 68 years here."""
     seconds = float(text)
-    return seconds if seconds >= 0 else float(INT32_MAX)
+    return float(INT32_MAX) if seconds < 0 else seconds
 
 
 def read_predict(text: str) -> int:

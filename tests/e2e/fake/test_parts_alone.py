@@ -1,6 +1,7 @@
 """A gateway and its workers without a supervisor, as units and containers run them."""
 
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -69,3 +70,11 @@ def test_status_and_drain_find_a_gateway_without_a_supervisor(parts: Parts) -> N
     for command in (("undrain", "w-1"), ("rollout", "--wait"), ("reload",)):
         done = parts.ask(*command)
         assert (done.returncode, "has no supervisor" in done.stderr) == (1, True), done
+
+
+def test_a_hang_up_is_answered_in_the_log_and_no_socket_stays_behind(parts: Parts) -> None:
+    parts.gateway.signal(signal.SIGHUP)
+    parts.gateway.wait_for("configuration not reloaded .*without `llamapool serve`")
+    parts.gateway.signal(signal.SIGTERM)
+    assert parts.gateway.wait() == 0
+    assert not list(parts.folder.glob("*.sock"))

@@ -117,6 +117,15 @@ def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
     assert eventually(lambda: (status("two"), status("one")) == (200, 401))
 
 
+def test_a_change_of_the_log_is_said_to_need_a_restart(kept: Served) -> None:
+    text = kept.config.read_text()
+    kept.config.write_text(f"{text}\n[log]\nverbosity = 5\n")
+    kept.signal(signal.SIGHUP)
+    kept.wait_for("log settings not reloaded")
+    kept.wait_for("gateway replaced child=gateway")
+    kept.config.write_text(text)
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [

@@ -1,4 +1,4 @@
-"""`llamapool serve` on a terminal: one screen that says what to do, and the log on demand."""
+"""`llamapool` on a terminal: one screen that says what to do, the log on demand, and a hang-up."""
 
 import os
 import pty
@@ -62,3 +62,19 @@ def test_verbose_shows_the_log_as_well(tmp_path: Path) -> None:
     text = shown(tmp_path, "-v")
     assert "tiny  1 worker on the fake backend" in text
     assert "INFO supervisor" in text
+
+
+def test_a_gateway_alone_drains_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = python("-m", "gateway", "--port", "0", "--bind", f"ipc://{tmp_path}/w.sock")
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT)
+    os.close(theirs)
+    try:
+        read_until(ours, "listening")
+        os.close(ours)
+        for _ in range(2):  # the kernel's, and the shell's
+            process.send_signal(signal.SIGHUP)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()

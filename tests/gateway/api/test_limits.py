@@ -76,7 +76,7 @@ def beyond(shape: FieldShape, bounds: Bounds) -> Iterator[Any]:
 
 
 def _numbers(shape: Any, bounds: Bounds) -> Iterator[Any]:
-    if shape.clamps is not Clamp.BOTH:
+    if not shape.clamps.is_both:
         yield int(bounds[shape.low]) - 1
     if shape.clamps is Clamp.NO:
         yield int(bounds[shape.high]) + 1
@@ -107,7 +107,7 @@ _BEYOND: dict[type[FieldShape], Callable[[Any, Bounds], Iterator[Any]]] = {
     Items: lambda shape, bounds: iter(([_of(shape.item)] * (int(bounds[shape.max_length]) + 1),)),
     Several: lambda shape, bounds: iter(([_of(shape.one)] * (int(bounds[shape.max_length]) + 1),)),
     Entries: _entries,
-    Upload: lambda shape, bounds: iter((bytes(int(bounds["image_chars"])),)),
+    Upload: lambda shape, bounds: iter((bytes(int(bounds["image_bytes"])),)),
 }
 
 
@@ -189,11 +189,11 @@ def image(data: str = "A") -> dict[str, Any]:
         ({"messages": [{"content": [image(), image()]}]}, "at most 1 images or sounds, but got 2"),
         (
             {"messages": [{"content": "x" * 600}, {"content": "x" * 600}]},
-            "Field 'messages[1].content': 1200 characters exceed the available context size (4",
+            "Field 'messages[1].content': 1200 bytes exceed the available context size (4",
         ),
         (
             {"messages": [{"content": "", "other": ["x" * 1200]}]},
-            "Field 'messages[0].other': 1200 characters exceed",
+            "Field 'messages[0].other': 1200 bytes exceed",
         ),
         ({"chat_template_kwargs": {"a": "x" * 1024}}, "Field 'chat_template_kwargs': at most 1024"),
     ],
@@ -232,9 +232,28 @@ def test_a_long_context_allows_long_texts() -> None:
         check_body("Completion", {"prompt": "x" * 10_000_001}, bounds_of(long, SMALL))
 
 
-def test_measures_depth_and_characters() -> None:
-    values: list[Any] = [1, [], {}, [[]], {"a": [{}]}, {"ab": "cd", "e": ["f", None]}]
-    assert [measure(value) for value in values] == [(0, 0), (1, 0), (1, 0), (2, 0), (3, 1), (2, 6)]
+def test_measures_depth_and_bytes() -> None:
+    values: list[Any] = [1, [], {}, [[]], {"a": [{}]}, {"ab": "cd", "e": ["f", None]}, {"ä": "😀"}]
+    sizes = [(0, 0), (1, 0), (1, 0), (2, 0), (3, 1), (2, 6), (1, 6)]
+    assert [measure(value) for value in values] == sizes
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("Completion", {"prompt": "😀" * 257}),
+        ("ChatCompletion", {"messages": [{"content": "ä" * 512}, {"content": "x"}]}),
+        ("ChatCompletion", {"chat_template_kwargs": {"ä": "ä" * 512}}),
+        ("Completion", {"grammar": "ä" * 513}),
+        ("Tokenize", {"content": "😀" * 257}),
+    ],
+)
+def test_a_size_in_kib_counts_the_bytes_of_a_text(kind: str, body: dict[str, Any]) -> None:
+    assert refusal(kind, body) is not None
+
+
+def test_a_stop_string_counts_in_characters() -> None:
+    check_body("Completion", {"stop": "😀" * 3}, BOUNDS.anew())
 
 
 async def test_a_body_a_header_and_a_nesting_have_bounds_that_the_configuration_sets(

@@ -79,6 +79,13 @@ def test_base64_may_lack_padding_and_have_line_breaks(bytes_: bytes) -> None:
         assert task.media == (bytes_, bytes_)
 
 
+@pytest.mark.parametrize("rest", ["A", "A===", "A\n"])
+def test_a_last_digit_that_is_no_byte_is_left_out(rest: str) -> None:
+    text = base64.b64encode(b"pic").decode()
+    (task,) = plan_chat(chat(image(f"data:image/png;base64,{text}{rest}")), SEEING).tasks
+    assert task.media == (b"pic",)
+
+
 def test_a_named_image_of_a_response_is_called_as_its_client_does() -> None:
     part = {"type": "input_image", "image_url": "http://a.test/b.png"}
     body = {"input": [{"role": "user", "content": [part]}]}

@@ -212,6 +212,7 @@ def test_addresses_are_read(url: str, expected: tuple[object, ...]) -> None:
         (["a:1", "--mixed", "2", "--no-stream"], "needs streams"),
         (["a:1", "--api-key", "a\nb"], "cannot be printed"),
         (["a:1", "--timeout", "nan"], "nan is no number"),
+        (["a:1", "--rate", "inf", "--duration", "1"], "not in the range 0<=x<=100000"),
         (["a:1", "--model", "\udcff"], "is no UTF-8 text"),
         (["a:1", "--field", "\udcff=1"], "is no UTF-8 text"),
     ],

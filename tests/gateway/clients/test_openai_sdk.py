@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import gateway_config
+from gateway.settings import gateway_config
 from protocol.config.config import LogConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.wire import messages as m

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.http.certificate import expires_at, fault_of_dates
-from gateway.metrics.families.http_connections import of_connections
 from gateway.metrics.metrics import Metrics
 from gateway.pool.pool import Pool
 from gateway.server import _warn_of_dates
 from protocol.config.config import GatewayConfig
+from tests.gateway.metrics.samples import scraped
 
 pytestmark = [
     pytest.mark.slow,
@@ -81,9 +81,9 @@ def test_the_metrics_say_when_the_certificate_expires() -> None:
     metrics = Metrics()
     view = Pool(GatewayConfig(), metrics).status
     name = "llamapool_certificate_expiry_timestamp_seconds "
-    assert f"\n{name}" not in "".join(of_connections(metrics, view))
+    assert f"\n{name}" not in scraped(metrics, view)
     metrics.certificate_expires_at = 1.7e9
-    assert f"\n{name}1.7e+09\n" in "".join(of_connections(metrics, view))
+    assert f"\n{name}1.7e+09\n" in scraped(metrics, view)
 
 
 def test_without_a_certificate_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:

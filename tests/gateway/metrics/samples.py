@@ -2,7 +2,16 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.metrics.metrics import Metrics
+from gateway.metrics.page import families, of_llama_server, write
+from gateway.metrics.view import PoolView
+
 Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def scraped(metrics: Metrics, view: PoolView) -> str:
+    """Return what a scrape reads."""
+    return write(of_llama_server(metrics, view), families(metrics, view)).decode()
 
 
 def read_samples(text: str) -> Samples:

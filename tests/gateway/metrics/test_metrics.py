@@ -5,19 +5,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.counters import Histogram
 from gateway.metrics.ended_task import EndedTask
-from gateway.metrics.families.rows import MAX_DEPARTED, gauge
+from gateway.metrics.families.rows import MAX_DEPARTED
 from gateway.metrics.metrics import Metrics
-from gateway.metrics.page import pieces
 from gateway.metrics.stats_book import StatsBook
 from gateway.metrics.view import WorkerView
 from protocol.wire.facts import Stats
+from tests.gateway.metrics.samples import scraped
 
 ROOT = Path(__file__).parents[3]
 
@@ -121,18 +118,18 @@ def samples(gateway_metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float
     """Every sample by its name and the values of its labels in the order of their names."""
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families("".join(pieces(gateway_metrics, Pool())))
+        for family in text_string_to_metric_families(scraped(gateway_metrics, Pool()))
         for sample in family.samples
     }
 
 
 def test_the_lines_of_llama_server_are_the_same_to_the_letter() -> None:
-    assert "".join(pieces(metrics(), Pool())).startswith(LLAMACPP)
+    assert scraped(metrics(), Pool()).startswith(LLAMACPP)
 
 
 def test_throughput_covers_the_time_since_the_last_scrape() -> None:
     gateway_metrics = metrics()
-    "".join(pieces(gateway_metrics, Pool()))
+    scraped(gateway_metrics, Pool())
     gateway_metrics.record_stats(
         "a", "m", 1, Stats(n_prompt=167, prompt_s=0.75, n_predicted=40, predicted_s=2.0)
     )
@@ -219,7 +216,7 @@ def test_guesses_are_counted_over_workers_and_positions() -> None:
 
 
 def test_positions_are_not_shown_until_somebody_guessed() -> None:
-    assert "per_pos" not in "".join(pieces(metrics(), Pool()))
+    assert "per_pos" not in scraped(metrics(), Pool())
 
 
 def test_own_metrics_are_labelled_by_model_and_worker() -> None:
@@ -322,7 +319,7 @@ def test_every_metric_is_on_its_page() -> None:
     metrics = Metrics()
     metrics.record_stats("w", "m", 1, Stats(accepted_at=(1,), n_drafts=1))
     page = (ROOT / "docs" / "running" / "metrics.md").read_text(encoding="utf-8")
-    text = "".join(pieces(metrics, _NoWorkers()))
+    text = scraped(metrics, _NoWorkers())
     families = set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
     named = set(re.findall(r"^\| `((?:llamapool_|llamacpp:|vllm:)\w+)`", page, re.MULTILINE))
     assert named == families
@@ -342,14 +339,3 @@ class _NoWorkers:
 
     def tasks_of_keys(self) -> Mapping[str, tuple[int, int]]:
         return {}
-
-
-@given(st.floats() | st.floats(1e5, 1e18) | st.integers(10**5, 10**18).map(float))
-@example(1e6)
-@example(999_999.5)
-@example(float("inf"))
-@example(float("-inf"))
-@example(float("nan"))
-def test_numbers_are_written_as_by_prometheus_client(value: float) -> None:
-    theirs = floatToGoString(value)  # type: ignore[no-untyped-call]  # the library's
-    assert gauge("x", "", (), [((), value)]).splitlines()[-1] == f"x {theirs}"

@@ -63,8 +63,8 @@ class Pretended:
         match line:
             case WorkerReport():
                 self.perform(self.states.reported(line))
-            case ModelRecall(model=model):
-                self.perform(self.states.recalled(model))
+            case ModelRecall(model=model, is_overdue=is_overdue):
+                self.perform(self.states.recalled(model, is_overdue=is_overdue))
             case ModelKept(model=model, is_kept=is_kept):
                 self.perform(self.states.kept(model, is_kept=is_kept))
             case NoRoom(model=model):

@@ -17,6 +17,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("ask"), st.integers(0, 8)),
         st.tuples(st.just("release"), st.integers(0, 8)),
+        st.tuples(st.just("insist"), st.integers(0, 8)),
         st.tuples(st.just("hear"), st.integers(0, 8)),
         st.tuples(st.just("obey"), st.integers(0, 8)),
         st.tuples(st.just("finish"), st.integers(0, 8)),
@@ -95,7 +96,7 @@ class Host:
                 self.say(order.model, Phase.LOADING)
             case Verb.UNLOAD if order.if_unused:
                 if order.model in self.running:
-                    self.recalls.ask(order.model, peer, 0.0)
+                    self.recalls.ask(order.model, peer, 0.0, is_overdue=order.is_overdue)
             case Verb.UNLOAD:
                 self.recalls.forget(order.model)
                 self.unload(order.model)
@@ -129,6 +130,8 @@ class Host:
                 self.ask(gateway, NAMES[n // N_GATEWAYS])
             case "release":
                 gateway.release()
+            case "insist":
+                gateway.one.insist(NAMES[n // N_GATEWAYS])
             case "hear" if gateway.lines:
                 gateway.hear()
             case "obey" if gateway.one.orders:
@@ -172,7 +175,8 @@ def test_no_model_makes_room_while_any_gateway_uses_it(
             break
     for one in host.gateways:
         assert not one.waiting, "nobody uses a model, and still somebody waits for one"
-        assert not any(model.is_stopping for model in one.one.states.models.values())
+        models = one.one.states.models.values()
+        assert not any(model.is_stopping or model.is_ceded for model in models)
 
 
 def loaded(host: Host, name: str) -> None:
@@ -181,6 +185,33 @@ def loaded(host: Host, name: str) -> None:
     while host.turn():
         pass
     host.gateways[0].release()
+
+
+def test_a_model_that_another_gateway_uses_without_end_makes_room_for_one_that_waited_long() -> (
+    None
+):
+    host = Host(1)
+    first, second, third = host.gateways
+    for gateway in (second, third):
+        host.ask(gateway, "a")
+    while host.turn():
+        pass
+    host.ask(first, "b")
+    while host.turn():
+        pass
+    first.one.insist("b")
+    while host.turn():
+        pass
+    host.ask(second, "a")  # it overlaps the one before, and so would the next
+    assert second.release() and third.release()
+    while host.turn():
+        pass
+    assert host.running == {"b": Phase.READY} and first.one.admitted
+    assert second.waiting, "its turn comes when the first gateway has none any more"
+    first.release()
+    while host.turn():
+        pass
+    assert host.running == {"a": Phase.READY} and not second.waiting
 
 
 def test_a_model_that_died_before_it_was_recalled_can_be_loaded_again() -> None:

@@ -9,7 +9,6 @@ import msgpack
 import pytest
 import zmq
 
-from gateway.metrics.page import pieces
 from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.network.connections import WorkerConnections
 from gateway.pool.status import PoolStatus
@@ -19,6 +18,7 @@ from protocol.wire import messages as m
 from protocol.wire.sampling import SamplingParams
 from tests.envelopes import payload_of
 from tests.fakes.echo import FakeOptions
+from tests.gateway.metrics.samples import scraped
 from tests.gateway.rig import SLOW, Rig, reach, text_of
 
 
@@ -151,7 +151,7 @@ async def test_a_part_of_the_metrics_that_raises_leaves_the_others(
     depths: list[int] = []
     async with rig.workers(FakeOptions()):
         monkeypatch.setattr(PoolStatus, "queue_depths", queue_depths)
-        text = "".join(pieces(rig.metrics, rig.pool.status))
+        text = scraped(rig.metrics, rig.pool.status)
     assert "llamapool_gateway_loop_lag_seconds" in text
     faults = re.search(r'llamapool_gateway_faults_total\{place="metrics"\} (\S+)', text)
     assert faults and float(faults[1]) == len(depths) - 1

@@ -11,6 +11,7 @@ from protocol.wire.cached import Cached
 from tests.fakes.echo import FakeOptions
 from tests.fakes.worker import FakeWorker
 from tests.gateway.inprocess import Running, running
+from tests.gateway.metrics.samples import read_samples
 
 LONG = "".join(f"w{i} " for i in range(300))
 PROMPT = {"prompt": LONG, "n_predict": 2}
@@ -134,14 +135,8 @@ async def test_the_metrics_count_routes_and_what_they_were_worth(tmp_path: Path)
         await ask(gateway, {})
         worker.engine.n_cached = 200
         await ask(gateway, {})
-        text = (await gateway.client.get("/metrics")).text
+        found = read_samples((await gateway.client.get("/metrics")).text)
         for branch in ("load", "prefix"):
-            row = f'llamapool_routed_tasks_total{{model="fake",branch="{branch}"}} 1.0'
-            assert row in text.splitlines()
-        assert 'llamapool_route_cached_tokens_total{model="fake"} 200.0' in text.splitlines()
-        (expected,) = [
-            line.split()[-1]
-            for line in text.splitlines()
-            if line.startswith('llamapool_route_expected_cached_tokens_total{model="fake"}')
-        ]
-        assert float(expected) > 100
+            assert found["llamapool_routed_tasks_total", (branch, "fake")] == 1
+        assert found["llamapool_route_cached_tokens_total", ("fake",)] == 200
+        assert found["llamapool_route_expected_cached_tokens_total", ("fake",)] > 100

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gateway.app import build_app
-from gateway.cli import gateway_config
 from gateway.http import answer_budget
 from gateway.metrics.metrics import Metrics
 from gateway.parts import parts_of
 from gateway.routes.predictions import for_vertex, format_of
+from gateway.settings import gateway_config
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.errors import ConfigError
 from protocol.wire import messages as m

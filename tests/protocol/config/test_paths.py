@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import load_pool
+from gateway.settings import load_pool
 from protocol.config.config import GatewayConfig, LogConfig, PoolConfig, WorkerConfig
 from protocol.config.limits import LimitsConfig
 from protocol.config.paths import PATHS, anchored

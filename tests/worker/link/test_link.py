@@ -69,7 +69,7 @@ def test_tokens_and_texts_need_no_slot(pair: Pair) -> None:
     )
     (tokenized,) = pair.until(m.Tokenized)
     (detokenized,) = pair.until(m.Detokenized)
-    assert tokenized == m.Tokenized(tokens=(97, 98), pieces=(b"a", b"b"))
+    assert tokenized == m.Tokenized.of((97, 98), (b"a", b"b"))
     assert detokenized == m.Detokenized(content="a")
     assert of_task(pair.gateway.heard, 1) == [tokenized]
     assert of_task(pair.gateway.heard, 2) == [detokenized]

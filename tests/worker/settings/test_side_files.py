@@ -43,6 +43,14 @@ def test_paths_become_absolute_and_keep_their_scales(
         (WorkerConfig(slot_save_path="nowhere"), "slot_save_path .*nowhere is not a directory"),
         (WorkerConfig(lora=("nowhere.gguf:1",)), "lora .*nowhere.gguf does not exist"),
         (WorkerConfig(control_vector=("nowhere",)), "control_vector .*nowhere does not exist"),
+        (
+            WorkerConfig(control_vector=(f"{__file__}:nan",)),
+            "control_vector .*nan: the scale 'nan' is",
+        ),
+        (
+            WorkerConfig(lora=(f"{__file__}:0,5",)),
+            "lora .*: the scale '0,5' is not a finite number",
+        ),
         (WorkerConfig(control_vector_layers=(1,)), "control_vector_layers must be two numbers"),
         (WorkerConfig(control_vector_layers=(5, 2)), "control_vector_layers must be two numbers"),
         (WorkerConfig(system_prompt_file="nowhere"), "system_prompt_file .*nowhere"),

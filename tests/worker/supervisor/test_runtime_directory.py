@@ -59,6 +59,24 @@ def test_what_others_put_beside_it_neither_stops_a_start_nor_is_removed(
     assert names == {"llamapool-link"}
 
 
+def test_what_a_start_has_left_half_made_is_removed_when_it_is_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        files = {"old": "", "locking": "lock.new", "new": "", "users": "notes", "open": ""}
+        for name, file in files.items():
+            path = Path(short) / f"llamapool-{name}"
+            path.mkdir(mode=0o755 if name == "open" else 0o700)
+            (path / file).touch()
+            if name != "new":
+                os.utime(path, (0, 0))
+        with runtime_directory("") as folder:
+            names = {path.name for path in Path(short).iterdir()} - {folder.name}
+    assert names == {"llamapool-new", "llamapool-users", "llamapool-open"}
+
+
 def test_a_folder_that_is_configured_is_taken_however_long(tmp_path: Path) -> None:
     long = tmp_path / ("x" * 100)
     with runtime_directory(str(long)) as folder:

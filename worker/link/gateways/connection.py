@@ -205,7 +205,7 @@ class GatewayConnection:
         self.answered()
 
     def answered(self) -> None:
-        """Note that the gateway has answered, be it that it refuses this worker."""
+        """Note that the gateway has answered, even if it refuses this worker."""
         self._away_since, self._told_at = math.inf, -math.inf
 
     def tells_again(self) -> bool:

@@ -159,7 +159,7 @@ def _staged(path: Path, parts: Sequence[Buffer]) -> Iterator[Path]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what processes have left that were killed while they wrote: nobody has it locked."""
+    """Remove files of processes that were killed while they wrote: these are not locked."""
     for staged in folder.glob(f"{_STAGED}*"):
         with contextlib.suppress(OSError), staged.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

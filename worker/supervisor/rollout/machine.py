@@ -36,7 +36,6 @@ class ChangeStage(Enum):
     LEAVE = "moving the streams of the old worker"
 
 
-_AWAY = (ProcessState.ABSENT,)
 _FAILED = (ProcessState.DEAD, ProcessState.ABSENT, ProcessState.LEAVING)
 _ANSWER_S = 60.0
 """Maximum time for the answers to the golden prompts, in seconds."""
@@ -195,12 +194,17 @@ class Rollout:
         question = Question(name, self._n_questions)
         return self._enter(stage, now + _ANSWER_S, question)
 
-    def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
+    def _answers(self, name: str, view: FleetView, now: float) -> Sequence[str] | None:
+        """Return a process's answers; None while they are pending, and if it fails to answer."""
         answers = view.answers(self._n_questions)
-        if answers is None and now < self._until:
-            return []
-        if isinstance(answers, str) or answers is None:
-            self._go_back(f"{change.old} does not answer: {answers or 'no answer in time'}")
+        if isinstance(answers, str) or (answers is None and now >= self._until):
+            self._go_back(f"{name} does not answer: {answers or 'no answer in time'}")
+            return None
+        return answers
+
+    def _await_old_answers(self, change: Change, view: FleetView, now: float) -> list[Step]:
+        answers = self._answers(change.old, view, now)
+        if answers is None:
             return []
         self._references = answers
         if self._tries:  # the new one was different, and both were asked again
@@ -217,7 +221,7 @@ class Rollout:
         return self._enter(ChangeStage.START, now + self._limits.start_s, StartWorker(change))
 
     def _await_leave(self, change: Change, view: FleetView, now: float) -> list[Step]:
-        if view.state(change.old) not in _AWAY:
+        if view.state(change.old) is not ProcessState.ABSENT:
             return []
         return (
             self._start(change, now) if self._stage is ChangeStage.LEAVE_FIRST else self._finish()
@@ -240,11 +244,8 @@ class Rollout:
         if view.state(change.new) in _FAILED:
             self._go_back(f"{change.new} has died: {view.why(change.new)}")
             return []
-        answers = view.answers(self._n_questions)
-        if answers is None and now < self._until:
-            return []
-        if isinstance(answers, str) or answers is None:
-            self._go_back(f"{change.new} does not answer: {answers or 'no answer in time'}")
+        answers = self._answers(change.new, view, now)
+        if answers is None:
             return []
         wrong = self._difference(answers)
         if not wrong:
@@ -274,7 +275,7 @@ class Rollout:
         if view.state(change.new) in _FAILED:
             self._go_back(f"{change.new} has died: {view.why(change.new)}")
         elif now >= self._until:
-            if change.old and view.state(change.old) not in _AWAY:
+            if change.old and view.state(change.old) is not ProcessState.ABSENT:
                 return self._enter(ChangeStage.LEAVE, math.inf, Leave(change.old))
             return self._finish()
         return []
@@ -291,7 +292,7 @@ class Rollout:
         if self._wait_for_end(change, view):
             return
         has_target = not change.new or view.state(change.new) is ProcessState.READY
-        is_gone = not change.old or view.state(change.old) in _AWAY
+        is_gone = not change.old or view.state(change.old) is ProcessState.ABSENT
         match self._stage:
             case None if has_target and is_gone:
                 self._undo.pop(0)
@@ -300,7 +301,7 @@ class Rollout:
                 self._undo.pop(0)
             case None if is_gone or (not has_target and self._may_overlap(change, view)):
                 self._stage, self._until = ChangeStage.START, now + self._limits.start_s
-                if view.state(change.new) in _AWAY:
+                if view.state(change.new) is ProcessState.ABSENT:
                     yield StartWorker(change, is_held=False)
             case None:
                 self._stage, self._until = ChangeStage.LEAVE, math.inf

@@ -132,3 +132,12 @@ class ChatMedia:
         self._pieces.append(data)
         self._fields.append(path)
         return Part(self._card.media_marker, is_marker=True)
+
+
+def require_messages(value: Any) -> list[Any]:
+    """Return the list of messages; none at all is allowed, as in llama-server."""
+    if value is None:
+        raise InvalidRequest("'messages' is required", param="messages")
+    if not isinstance(value, list):
+        raise InvalidRequest("Expected 'messages' to be an array", param="messages")
+    return value

@@ -27,7 +27,7 @@ class Continuation(NamedTuple):
     thought: bool | None
     """It continues the message's reasoning; None is as the message has it."""
     is_asked: bool = True
-    """The request says so itself. Otherwise a stream repeats the message, as in llama-server."""
+    """Whether the request asks for it; if not, a stream repeats the message, as in llama-server."""
 
 
 def refuse_marks(body: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ outputs and parts. Their order is OpenAI's (`gateway.api.openai.responses.items`
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 
@@ -20,21 +20,19 @@ from gateway.api.openai.responses.objects import (
     text_part,
     usage,
 )
-from gateway.api.reply import TaskOutcome, error_event
+from gateway.api.reply import ResponseFormatter, TaskOutcome, error_event
 from gateway.api.results import figures
 from gateway.api.results.figures import n_alternatives, progress_fields, timings, token_probs
 from gateway.api.sse import named_event
 from protocol.wire.facts import ModelCard, TokenProb
-from protocol.wire.messages import Delta, Done, Progress, Started
+from protocol.wire.messages import Delta, Done, Progress
 from protocol.wire.sampling import SamplingParams
 
 _Data = dict[str, Any]
 
 
-class ResponsesReply:
-    """Writes the answers of OpenAI's responses API; see `gateway.api.reply.ResponseFormatter`."""
-
-    is_read_by_chunk: ClassVar[bool] = False
+class ResponsesReply(ResponseFormatter):
+    """Writes the answers of OpenAI's responses API."""
 
     def __init__(
         self, card: ModelCard, params: SamplingParams, *, echo: Mapping[str, Any], n_top: int
@@ -54,9 +52,6 @@ class ResponsesReply:
         self._n_alternatives = 0
         self._unreported: list[TokenProb] = []
         """Those of an incomplete character, for the event of the next text."""
-
-    def started(self, index: int, message: Started) -> None:
-        """Do nothing: a response names no slot."""
 
     def progress(self, index: int, message: Progress) -> bytes:
         """Return the frame that tells how far the prompt is read."""
@@ -87,10 +82,6 @@ class ResponsesReply:
         data = {"type": "response.completed", "response": whole}
         events.append(data | {"timings": timings(message.timings)})
         return self._frame(events)
-
-    def end(self) -> bytes:
-        """Return nothing: `response.completed` was the last event."""
-        return b""
 
     def failed(self, body: Mapping[str, Any]) -> bytes:
         """Return the frames of an error after the first byte: OpenAI's, then llama-server's."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway.api.fields.chat.conversation import ChatMedia, ChatMessage, Part, tool_call
-from gateway.api.fields.options import optional_string, require_string
+from gateway.api.fields.options import optional_string, require_parts, require_string
 from protocol.errors import InvalidRequest
 
 Item = Mapping[str, Any]
@@ -124,17 +124,15 @@ _READERS: Mapping[str, Callable[[_ReadItems, Item, str], None]] = {
 def _parts(content: Any, path: str, media: ChatMedia) -> list[Part]:
     if isinstance(content, str):
         return [media.text(content)]
-    if not isinstance(content, list):
-        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    return [_part(part, f"{path}[{i}]", media) for i, part in enumerate(content)]
+    parts = require_parts(content, path)
+    return [_part(part, f"{path}[{i}]", media) for i, part in enumerate(parts)]
 
 
 def _reasoning_texts(content: Any, path: str) -> list[str]:
     if isinstance(content, str):
         return [content]
-    if not isinstance(content, list):
-        raise InvalidRequest(f"Field '{path}': must be a string or an array", param=path)
-    return [_reasoning_text(part, f"{path}[{i}]") for i, part in enumerate(content)]
+    parts = require_parts(content, path)
+    return [_reasoning_text(part, f"{path}[{i}]") for i, part in enumerate(parts)]
 
 
 def _reasoning_text(part: Any, path: str) -> str:

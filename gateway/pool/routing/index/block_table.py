@@ -110,7 +110,7 @@ class BlockTable:
         return parent, self._branch(parent, -1)
 
     def _branch(self, parent: int, change: int) -> int:
-        """Count a branch of a block; from the end of counting there is no way back."""
+        """Count a branch of a block; a count that has reached `MAX_BRANCHES` stays there."""
         place = self.find(parent) if parent else None
         if place is None:
             return 0

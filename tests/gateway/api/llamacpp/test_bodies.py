@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.api.fields.options import read_ping_interval
@@ -93,10 +94,25 @@ def test_tokenize_refuses_wrong_types(body: dict[str, Any]) -> None:
 
 
 def test_pieces_that_are_no_text_are_bytes() -> None:
-    message = Tokenized(tokens=(1, 2), pieces=("é".encode(), b"\xf0\x9f"))
-    assert tokenized(message, with_pieces=True) == {
-        "tokens": [{"id": 1, "piece": "é"}, {"id": 2, "piece": [240, 159]}]
-    }
+    message = Tokenized.of((1, 2), ("é".encode(), b"\xf0\x9f"))
+    assert written(message, with_pieces=True) == [
+        {"id": 1, "piece": "é"},
+        {"id": 2, "piece": [240, 159]},
+    ]
+
+
+@pytest.mark.parametrize("n", [0, 1, 9_999, 10_000, 10_001, 30_000])
+def test_many_tokens_are_written_in_parts(n: int) -> None:
+    tokens = list(range(n))
+    assert written(Tokenized.of(tokens), with_pieces=False) == tokens
+    pieces = [str(token) for token in tokens]
+    message = Tokenized.of(tokens, [piece.encode() for piece in pieces])
+    assert [item["piece"] for item in written(message, with_pieces=True)] == pieces
+
+
+def written(message: Tokenized, *, with_pieces: bool) -> list[Any]:
+    answer = orjson.loads(orjson.dumps(tokenized(message, with_pieces=with_pieces)))
+    return list(answer["tokens"])
 
 
 @pytest.mark.parametrize("tokens", ["a", [1, "a"], [100], [-1], {}])

@@ -122,6 +122,14 @@ def test_a_worker_that_is_debugged_shows_what_clients_wrote() -> None:
     assert not following["stopped_eos"] and not following["stopped_limit"]
 
 
+def test_props_show_the_options_of_sampling_as_they_were_given() -> None:
+    card = replace(CARD, defaults=params(top_k=-1, n_keep=-1, n_predict=50))
+    shown = props(card, 4, FEATURES)["default_generation_settings"]
+    names = ("top_k", "n_keep", "n_predict", "max_tokens")
+    assert [shown["params"][name] for name in names] == [-1, 0, -1, -1]
+    assert [shown[name] for name in names] == [-1, -1, 50, 50]
+
+
 def test_props_have_every_key_of_llama_server() -> None:
     shown = props(CARD, 4, FEATURES)
     live = [

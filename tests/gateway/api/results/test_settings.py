@@ -85,6 +85,10 @@ def test_settings_equal_llama_servers_in_order() -> None:
     assert list(settings(SamplingParams()).items()) == list(LIVE.items())
 
 
+def test_a_temperature_below_zero_is_shown_as_zero() -> None:
+    assert settings(params(temperature=-1.0))["temperature"] == 0.0
+
+
 def test_metric_settings_hold_nothing_that_a_client_wrote() -> None:
     secret = params(stop=("s",), grammar="g", logit_bias=((1, 2.0),))
     shown = metric_settings(secret)

@@ -265,7 +265,7 @@ def test_a_call_needs_no_slot() -> None:
     pool = dispatcher("a")
     pool.submit(task(1), 0.0)
     assert places(pool.submit(call(2), 0.0)) == [(2, "a")]
-    answer = Envelope(TaskKey(2), Tokenized(tokens=()))
+    answer = Envelope(TaskKey(2), Tokenized(tokens=b""))
     assert pool.ended("a", answer, 1.0) == [Deliver(answer)]
     assert pool.cancel(2) == []
 

@@ -81,7 +81,10 @@ UNFIT: list[tuple[m.TaskMessage, m.Terminal]] = [
     (RANK, Reranked(scores=(1.0, 2.0, 3.0), n_tokens=1)),
     (RANK, Reranked(scores=(1.0, math.nan), n_tokens=1)),
     (RANK, Reranked(scores=(math.inf, 1.0), n_tokens=1)),
-    (PIECES, m.Tokenized(tokens=(1, 2), pieces=(b"a",))),
+    (PIECES, m.Tokenized.of((1, 2), (b"a",))),
+    (PIECES, m.Tokenized.of((1, 2))),
+    (m.Tokenize(content="a"), m.Tokenized.of((1,), (b"a",))),
+    (m.Tokenize(content="a"), m.Tokenized(tokens=bytes(7))),
 ]
 
 
@@ -96,8 +99,8 @@ def test_answers_of_their_requests_size_are_taken() -> None:
     assert is_answer(THREE, VECTORS)
     assert is_answer(THREE, replace(VECTORS, vectors=(b"", *[bytes(16)] * 2), is_pooled=False))
     assert is_answer(RANK, Reranked(scores=(0.5, -1e38), n_tokens=1))
-    assert is_answer(PIECES, m.Tokenized(tokens=(1,), pieces=(b"a",)))
-    assert is_answer(m.Tokenize(content="a"), m.Tokenized(tokens=(1,)))
+    assert is_answer(PIECES, m.Tokenized.of((1,), (b"a",)))
+    assert is_answer(m.Tokenize(content="a"), m.Tokenized.of((1,)))
     assert is_answer(RANK, m.Failed(code=ErrorCode.INTERNAL, message=""))
 
 
@@ -171,7 +174,7 @@ def test_no_worker_is_sent_more_than_its_card_says() -> None:
         m.Done(finish=m.Finish.EOS, n_predicted=1 << 30),
         m.Done(finish=m.Finish.EOS, timings=facts.Timings(predicted_n=1 << 30)),
         m.Failed(code=ErrorCode.INTERNAL, message="", usage=facts.Usage(n_predicted=1 << 30)),
-        m.Tokenized(tokens=(1,)),
+        m.Tokenized.of((1,)),
         m.Progress(total=1, cached=0, processed=1, time_ms=math.nan),
         m.Started(slot=0, n_prompt=1 << 30),
         m.PromptRead(n_read=1 << 30),
