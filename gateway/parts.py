@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 from gateway.feed.feed import PoolFeed
 from gateway.feed.sources import FeedSources
 from gateway.fleet.supervisor_link import SupervisorLink
+from gateway.fleet.views import away
 from gateway.metrics.metrics import Metrics
 from gateway.models.manager import ModelManager
 from gateway.pool.pool import Pool
@@ -106,6 +107,7 @@ def parts_of(
         retired=pool.forget_worker,
         timeout_s=config.timeout_s,
     )
+    _tell_of_processes(supervisor, pool, metrics)
     models = _model_manager(config, pool)
     siblings = Siblings(config.siblings)
     sources = FeedSources(
@@ -132,6 +134,13 @@ def parts_of(
         usage,
         tracing,
     )
+
+
+def _tell_of_processes(supervisor: SupervisorLink, pool: Pool, metrics: Metrics) -> None:
+    """Let pool and metrics know the processes that are not connected."""
+    pool.status.why_absent = supervisor.why_absent
+    metrics.away = lambda: away(pool.status.workers(), supervisor.report)
+    metrics.n_gateway_restarts = lambda: supervisor.n_gateway_restarts
 
 
 def _usage(config: GatewayConfig, siblings: Siblings) -> UsageRecorder | None:

@@ -21,7 +21,7 @@ from gateway.fleet.admin_listener import AdminListener
 from gateway.free_descriptors import watch_descriptors
 from gateway.free_memory import give_back_memory
 from gateway.garbage import collect_garbage
-from gateway.http.certificate import fault_of_dates
+from gateway.http.certificate import expires_at, fault_of_dates
 from gateway.http.connections import Connections, ServerConfig
 from gateway.http.http_server import HttpServer
 from gateway.metrics.counters import ConnectionCounts
@@ -91,6 +91,7 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
     signals = Signals()
     signals.install()
     metrics = Metrics()
+    metrics.certificate_expires_at = _expiry(config)
     asyncio.get_running_loop().set_exception_handler(partial(_on_exception, metrics))
     parts = parts_of(config, metrics, expected)
     parts.pool.request_ids.install()
@@ -240,6 +241,12 @@ def _warn_if_open(config: GatewayConfig, url: str) -> None:
                 "hint": "set --api-key or --api-key-file",
             },
         )
+
+
+def _expiry(config: GatewayConfig) -> float | None:
+    if not config.ssl_cert_file:
+        return None
+    return expires_at(config.ssl_cert_file, config.ssl_key_file)
 
 
 def _warn_of_dates(config: GatewayConfig) -> None:

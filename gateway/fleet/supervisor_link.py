@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from gateway.fleet.channel import Channel, unreachable
-from protocol.errors import ErrorCode, InvalidRequest, TaskError
+from protocol.errors import ErrorCode, InvalidRequest, TaskError, loading
 from protocol.process.control import (
     AdminOrder,
     Answered,
@@ -62,6 +62,24 @@ class SupervisorLink:
     def is_open(self) -> bool:
         """Whether a supervisor is connected."""
         return self._channel is not None and self._channel.is_open
+
+    @property
+    def n_gateway_restarts(self) -> int:
+        """How often gateways died and were started again, since each was replaced last."""
+        return sum(process.n_restarts for process in self.report.processes if not process.model)
+
+    def why_absent(self, model: str) -> TaskError | None:
+        """Return the error of requests to a model no worker of which has connected.
+
+        None for a model of which the supervisor has no worker.
+        """
+        states = {process.state for process in self.report.processes if process.model == model}
+        if not model or not states:
+            return None
+        if states <= {"quarantined", "given up"}:
+            text = f"No worker of model '{model}' could be started; the server's log says why"
+            return TaskError(ErrorCode.UNAVAILABLE, text)
+        return loading()
 
     def open(self) -> None:
         """Begin to dial the supervisor."""

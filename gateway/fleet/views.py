@@ -11,14 +11,31 @@ def worker_rows(
     views: Iterable[WorkerView], report: FleetReport, rates: Mapping[str, float], own_host: str
 ) -> list[dict[str, Any]]:
     """List all workers: those that are connected, and those that the supervisor starts."""
+    views = tuple(views)
     processes = {running.name: running for running in report.processes if running.model}
     rows = {view.name: _connected(view, processes.get(view.name), rates) for view in views}
-    for name, process in processes.items():
-        rows.setdefault(name, _connected(_away(process), process, {}))
+    for view in away(views, report):
+        rows[view.name] = _connected(view, processes[view.name], {})
     for name, row in rows.items():
         host, slash, _ = name.rpartition("/")
         row["host"] = host if slash else own_host if name in processes else ""
     return [rows[name] for name in sorted(rows)]
+
+
+def away(views: Iterable[WorkerView], report: FleetReport) -> list[WorkerView]:
+    """List the workers that the supervisor starts and that are not among those connected."""
+    names = {view.name for view in views}
+    return [
+        _away(process)
+        for process in report.processes
+        if process.model and process.name not in names
+    ]
+
+
+def _away(process: ProcessReport) -> WorkerView:
+    # Its process has loaded the model, but it is stuck, or its connection has ended.
+    state = "disconnected" if process.state == "ready" else process.state
+    return WorkerView(name=process.name, model=process.model, state=state, n_slots=0, n_busy=0)
 
 
 def _connected(
@@ -39,12 +56,6 @@ def _connected(
     if process is not None and process.state in ("leaving", "drained", "quarantined"):
         row["state"] = process.state
     return row
-
-
-def _away(process: ProcessReport) -> WorkerView:
-    return WorkerView(
-        name=process.name, model=process.model, state=process.state, n_slots=0, n_busy=0
-    )
 
 
 def _process(process: ProcessReport | None) -> dict[str, Any]:

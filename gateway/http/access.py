@@ -119,7 +119,8 @@ class AccessMiddleware:
         self._metrics.http_request(_route(scope), status, seconds)
         request = exchange.request
         is_page = scope["path"].startswith(_PAGES) and status < 400
-        request.is_quiet = is_page or scope["path"] in PUBLIC_PATHS
+        is_scrape = scope["path"] == "/metrics" and status < 400
+        request.is_quiet = is_page or is_scrape or scope["path"] in PUBLIC_PATHS
         self._requests.over(request, status, seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, exchange: _AccessRecord) -> None:

@@ -8,6 +8,7 @@ lacks one of them, `connection_class` logs a warning and returns Hypercorn's own
 import asyncio
 import logging
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,8 @@ wait. Measured: 4 cost an eighth of the answers a second of 64 clients, 32 did n
 _BODY = orjson.dumps(
     task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
 )
+_QUIET_S = 60.0
+"""Seconds between two log lines about refused connections."""
 _GOODBYE_S = 0.1
 """Time for the server's own goodbye to leave."""
 _REFUSAL_S = 1.0
@@ -74,6 +77,7 @@ class Connections:
         """Longest time from the first byte of a request to the end of its head."""
         self.send_s = send_s
         """Longest time in which a client may read nothing of the data that waits for it."""
+        self._quiet_until = 0.0
         self._counts = counts
         self._limit = limit or max(_LEAST, descriptors() - _RESERVED)
         self._open: set[BoundedConnection] = set()
@@ -91,6 +95,7 @@ class Connections:
         if counts.n_open >= self._limit:
             if not self._idle:
                 counts.n_refused += 1
+                self._log_refusal()
                 return False
             oldest, _ = self._idle.popitem(last=False)
             counts.n_closed_idle += 1
@@ -99,6 +104,21 @@ class Connections:
         self._open.add(connection)
         self._idle[connection] = None
         return True
+
+    def _log_refusal(self) -> None:
+        """Log that new connections are refused, at most once a minute."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            return
+        self._quiet_until = now + _QUIET_S
+        logger.error(
+            "connections refused",
+            extra={
+                "cause": f"{self._limit} are open, and each has a request",
+                "action": "new ones get 503 until some end",
+                "hint": "raise limits.connections, or `ulimit -n` and LimitNOFILE= if it is 0",
+            },
+        )
 
     @property
     def n_busy(self) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gateway.metrics.counters import HTTP_S, LAG_S, ConnectionCounts, Histogram, ModelLatencies
 from gateway.metrics.ended_task import EndedTask
@@ -11,6 +11,7 @@ from gateway.metrics.loop_lag import LoopLag
 from gateway.metrics.process_usage import ProcessUsage
 from gateway.metrics.rates import TokenRates
 from gateway.metrics.stats_book import StatsBook
+from gateway.metrics.view import WorkerView
 from protocol.wire.facts import Stats
 
 
@@ -40,6 +41,12 @@ class Metrics:
         self.connections = ConnectionCounts()
         self.kept: Callable[[], tuple[int, int]] = lambda: (0, 0)
         """Counts the streams that are kept to be read again, and their bytes."""
+        self.away: Callable[[], Iterable[WorkerView]] = lambda: ()
+        """Lists the workers of this host's supervisor that are not connected."""
+        self.n_gateway_restarts: Callable[[], int] = lambda: 0
+        """Counts how often the gateways of this host's supervisor died and were started again."""
+        self.certificate_expires_at: float | None = None
+        """Seconds since 1970; None without a certificate."""
         self.latencies: dict[str, ModelLatencies] = {}
         self.http: dict[str, Histogram] = {}
         self.link_lag: dict[tuple[str, str], Histogram] = {}

@@ -4,7 +4,7 @@ It only reads the dispatcher.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ from gateway.pool.dispatch.queue_limits import QueuePlace
 from gateway.pool.tasks.suspect import QuarantineView
 from gateway.pool.tasks.task import TaskState
 from gateway.pool.workers.worker import Worker, WorkerState
-from protocol.errors import InvalidRequest, loading
+from protocol.errors import InvalidRequest, TaskError, loading
 from protocol.wire.facts import ModelCard, SlotReport
 
 NO_WORKER = ("loading model", "error")
@@ -48,6 +48,8 @@ class PoolStatus:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
+        self.why_absent: Callable[[str], TaskError | None] = lambda _model: None
+        """Returns the error of requests to a model of which a worker is only configured."""
 
     def health(self, *, given_up: bool) -> Health:
         """Sum up the workers; with `given_up` a pool without any is an error, not loading."""
@@ -82,9 +84,11 @@ class PoolStatus:
     def card(self, model: str | None) -> ModelCard:
         """Find the model of a request; a pool with one model accepts any name.
 
-        Raises `TaskError`.
+        Another configured model must not answer in its place. Raises `TaskError`.
         """
         dispatcher, names = self._dispatcher, self._dispatcher.queue.depths()
+        if model and model not in names and (absent := self.why_absent(model)) is not None:
+            raise absent
         if len(names) > 1 and not model:
             raise InvalidRequest("model name is missing from the request", param="model")
         name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)

@@ -140,6 +140,8 @@ class TaskTransport:
                 )
             case Fail(task_id, error):
                 stream = self.streams.by_id[task_id]
+                if error.code is ErrorCode.QUARANTINED:
+                    _log_quarantined(stream, error)
                 stream.fail(error)
                 self.streams.end(stream, error.code)
 
@@ -202,3 +204,18 @@ class TaskTransport:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _log_quarantined(stream: TaskStream, error: TaskError) -> None:
+    spec = stream.task.spec
+    logger.error(
+        "request quarantined",
+        extra={
+            "task": spec.task_id,
+            "model": spec.model,
+            "key": spec.key or None,
+            "fingerprint": spec.fingerprint.digest.hex() if spec.fingerprint is not None else None,
+            "cause": error.message,
+            "hint": "GET /admin/quarantine lists what is refused, DELETE lets it in again",
+        },
+    )

@@ -30,6 +30,8 @@ MAX_SUMS = 10_000
 
 _GATHER_S = 0.05
 """Entries that come so soon after one another are written together."""
+_QUIET_S = 60.0
+"""Seconds between two log lines about failures: on a disk that is nearly full, some writes fit."""
 _RETRY_S = 5.0
 """Pause after a write that failed."""
 _REST_S = 2.0
@@ -60,6 +62,9 @@ class UsageRecorder:
         self._waiters: list[Future[None]] = []
         self._is_closing = False
         self._is_failing = False
+        self._is_told = False
+        """Whether the log has the failure that goes on."""
+        self._quiet_until = 0.0
         self._is_log_failing = False
         self._behind: set[Path] = set()
         """Files of this process of which the database may lack lines."""
@@ -204,8 +209,9 @@ class UsageRecorder:
             self._database.close()
             self._fails(error)
             return
-        if self._is_failing:
-            self._is_failing = False
+        self._is_failing = False
+        if self._is_told:
+            self._is_told = False
             logger.info("usage written again", extra={"file": self._log.path})
 
     def _take_in(self) -> None:
@@ -255,8 +261,9 @@ class UsageRecorder:
             _add(self._kept, record)
 
     def _fails(self, error: Exception) -> None:
-        if not self._is_failing:
-            self._is_failing = True
+        self._is_failing, now = True, time.monotonic()
+        if not self._is_told and now >= self._quiet_until:
+            self._is_told, self._quiet_until = True, now + _QUIET_S
             logger.error(
                 "usage not written",
                 extra={

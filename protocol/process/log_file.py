@@ -1,4 +1,4 @@
-"""The log file. Lines that cannot be written are lost; the other handlers log that once.
+"""The log file. Lines that cannot be written are lost; the other handlers log that.
 
 A file that was renamed or removed is opened anew at the next line, as `WatchedFileHandler` does. So
 a rotation needs no signal, which all processes of a pool would have to get.
@@ -6,8 +6,12 @@ a rotation needs no signal, which all processes of a pool would have to get.
 
 import logging
 import os
+import time
 
 logger = logging.getLogger(__name__)
+
+_QUIET_S = 60.0
+"""Seconds between two lines about failures: on a disk that is nearly full, short lines fit."""
 
 
 class LogFile(logging.Handler):
@@ -17,7 +21,8 @@ class LogFile(logging.Handler):
         """Open the file; raises `OSError`."""
         self._path = path
         self._fd = _opened(path)
-        self._is_failing = self._is_torn = False
+        self._is_told = self._is_torn = False
+        self._quiet_until = 0.0
         super().__init__()  # last: `logging` closes each handler at exit, which needs an open file
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -32,7 +37,7 @@ class LogFile(logging.Handler):
         except OSError as error:
             self._failed(error)
             return
-        self._is_failing = False
+        self._is_told = False
 
     def _write(self, line: bytes) -> None:
         if not _is_at(self._path, self._fd):
@@ -47,9 +52,11 @@ class LogFile(logging.Handler):
         self._is_torn = False
 
     def _failed(self, error: OSError) -> None:
-        if self._is_failing:
+        now = time.monotonic()
+        if self._is_told or now < self._quiet_until:
             return
-        self._is_failing = True  # before the line below, which comes here too
+        self._is_told = True  # before the line below, which comes here too
+        self._quiet_until = now + _QUIET_S
         logger.error(
             "log file not written",
             extra={

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.echo import FakeOptions
@@ -23,15 +24,21 @@ PAGE = ROOT / "docs" / "running" / "on-call.md"
 
 
 @pytest.fixture
-async def names(tmp_path: Path) -> set[str]:
-    """Every name of a sample in a real scrape."""
+async def scraped(tmp_path: Path) -> str:
+    """The text of a real scrape."""
     async with running(tmp_path, metrics=True) as gateway:
         worker = await gateway.add_worker(FakeOptions())
         await gateway.post("/completion", {"prompt": "a b", "n_predict": 2})
         await worker.wait_heartbeats(1)
-        text = (await gateway.client.get("/metrics")).text
-    found = {sample.name for one in text_string_to_metric_families(text) for sample in one.samples}
-    return found | set(re.findall(r"^# TYPE (\S+) ", text, re.MULTILINE))
+        return (await gateway.client.get("/metrics")).text
+
+
+@pytest.fixture
+def names(scraped: str) -> set[str]:
+    """Every name of a sample in a real scrape."""
+    families = text_string_to_metric_families(scraped)
+    found = {sample.name for one in families for sample in one.samples}
+    return found | set(re.findall(r"^# TYPE (\S+) ", scraped, re.MULTILINE))
 
 
 async def test_every_metric_of_a_rule_is_in_a_real_scrape(names: set[str]) -> None:
@@ -44,6 +51,16 @@ async def test_every_metric_of_a_rule_is_in_a_real_scrape(names: set[str]) -> No
 async def test_every_metric_of_the_dashboard_is_in_a_real_scrape(names: set[str]) -> None:
     for title, expr in panels():
         assert metrics_of(expr) and metrics_of(expr) <= names, title
+
+
+async def test_what_each_gateway_tells_of_a_worker_is_not_added_up(scraped: str) -> None:
+    """Two gateways that are scraped apart, as on Kubernetes, showed twice the tokens."""
+    families = list(text_string_to_metric_families(scraped))
+    told = {one.name for family in families for one in family.samples if "worker" in one.labels}
+    assert "llamapool_predicted_tokens_total" in told
+    for title, expr in (*panels(), *alerts().items()):
+        if metrics_of(expr) & told and " / " not in expr:
+            assert re.search(r"max by \([a-z, ]*worker", expr), title
 
 
 def test_the_dashboard_can_be_imported() -> None:
@@ -111,6 +128,25 @@ def test_promtool_finds_each_alert_as_its_tests_say() -> None:
     fires = set(re.findall(r"eval_time: .*\n        alertname: (\w+)\n        exp_alerts", text))
     quiet = set(re.findall(r"\{eval_time: 20m, alertname: (\w+)\}", text))
     assert fires == quiet == alerts().keys(), "each one is tested to fire, and not to"
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: Debian's prometheus")
+def test_promtool_finds_nothing_wrong_with_names_of_our_own(scraped: str) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=scraped, capture_output=True, text=True, check=False
+    )
+    assert "vllm:num_requests_running" in done.stderr, "it has looked: other servers' have colons"
+    assert [line for line in done.stderr.splitlines() if "llamapool" in line] == []
+
+
+def test_the_command_of_the_documents_makes_the_rules_a_resource_of_the_operator() -> None:
+    page = (ROOT / "docs" / "running" / "kubernetes.md").read_text(encoding="utf-8")
+    found = re.search(r"^(\(printf .*?) \| kubectl apply -f -$", page, re.MULTILINE | re.DOTALL)
+    assert found
+    done = subprocess.run(found[1], shell=True, cwd=ROOT, capture_output=True, check=True)
+    resource = yaml.safe_load(done.stdout)
+    assert resource["kind"] == "PrometheusRule"
+    assert resource["spec"] == yaml.safe_load(RULES.read_text(encoding="utf-8"))
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool: Debian's prometheus")

@@ -84,6 +84,21 @@ def test_a_full_disk_costs_the_lines_of_the_file_alone(capfd: pytest.CaptureFixt
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_disk_that_is_nearly_full_is_told_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short lines fit between the long ones: each of these was a line of its own."""
+    stream = io.StringIO()
+    logs.configure("part", LogConfig(file=str(tmp_path / "pool.log")), stream=stream)
+    write, clock = os.write, [0.0]
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: 200 - clock[0] % 2 * 199]))
+    monkeypatch.setattr("protocol.process.log_file.time.monotonic", lambda: 1e6 + clock[0])
+    for seconds, n_told in ((1, 1), (2, 1), (3, 1), (4, 1), (63, 2)):
+        clock[0] = seconds
+        logging.getLogger("part").warning("done")
+        assert stream.getvalue().count("log file not written") == n_told
+
+
 def test_a_line_that_was_cut_is_ended_before_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

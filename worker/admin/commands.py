@@ -116,7 +116,7 @@ def drain(worker: str, *, wait: bool, timeout: float, force: bool, **pool: str) 
 @click.argument("worker")
 @_pool_options
 def undrain(worker: str, **pool: str) -> None:
-    """Start a drained worker again."""
+    """Start a worker now that was drained, or that died and waits."""
     _client(pool).post("/admin/undrain", worker=worker)
     click.echo(f"{worker} starts again")
 

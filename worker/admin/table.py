@@ -19,6 +19,9 @@ def table(status: Mapping[str, Any]) -> str:
     rate = sum(w["tokens_per_s"] for w in workers)
     lines += ["", f"{status['status']}, {slots} busy, {rate:.1f} tokens/s, queue: {queue}"]
     lines.append(f"gateways: {gateways}")
+    lines += [f"{worker['name']} died: {worker['why']}" for worker in workers if worker["why"]]
+    if n_refused := status["n_quarantined"]:
+        lines.append(f"requests refused because workers died with them: {n_refused}")
     if text := rollout_line(status["rollout"]):
         lines.append(f"{text} ({status['rollout']['seconds']:g} s)")
     return "\n".join(lines)

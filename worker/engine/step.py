@@ -142,6 +142,7 @@ class Step:
             if slot not in self.results.finished:
                 fault = self._counters.fault(slot.active.task.key, error)
                 self.results.fail(slot, fault)
+                error = error.with_traceback(None)  # the log has it with the first task
 
     # ---- before the batch ---------------------------------------------------------------------
 

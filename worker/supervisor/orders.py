@@ -8,7 +8,7 @@ from functools import partial
 from protocol.process.control import FleetReport, ProcessReport, Reply, Subscribe
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.managed_child import ChildState
-from worker.supervisor.children.watch import RESTING, ChildWatch
+from worker.supervisor.children.watch import DOWN, RESTING, ChildWatch
 from worker.supervisor.control import ControlPeer, ControlServer
 from worker.supervisor.on_demand import OnDemand
 from worker.supervisor.rollout.rollouts import Rollouts
@@ -86,7 +86,7 @@ def _process(watch: ChildWatch, drained: frozenset[str], now: float) -> ProcessR
         n_restarts=watch.n_restarts,
         progress=round(child.progress * _PROGRESS_STEPS) / _PROGRESS_STEPS,
         retry_s=round(max(0.0, watch.due_at - now), 1) if is_resting else 0.0,
-        why=watch.cause() if is_resting and watch.n_starts else "",
+        why=watch.cause() if child.state in DOWN and watch.n_starts else "",
     )
 
 

@@ -373,7 +373,9 @@ ENDPOINTS: Mapping[tuple[str, str], EndpointSpec] = {
     **_reading("/admin/quarantine", "List the prompts under which workers died"),
     **_reading("/admin/rollout", "Return the rolling change that runs, or the last one"),
     **_aliases("/admin/drain", "WorkerOrder", "Take a worker out of service"),
-    **_aliases("/admin/undrain", "WorkerOrder", "Start a drained worker again"),
+    **_aliases(
+        "/admin/undrain", "WorkerOrder", "Start a worker that was drained, or that died and waits"
+    ),
     **_aliases("/admin/rollout", "Rollout", "Replace the workers, one at a time", status=202),
     **_aliases(
         "/admin/rollout/abort",

@@ -27,6 +27,13 @@ def of_connections(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
         ("which",),
         [(("idle",), counts.n_closed_idle), (("new",), counts.n_refused)],
     )
+    expires_at = metrics.certificate_expires_at
+    yield gauge(
+        "llamapool_certificate_expiry_timestamp_seconds",
+        "When the certificate of TLS expires, in seconds since 1970.",
+        (),
+        [] if expires_at is None else [((), expires_at)],
+    )
     n_kept, n_bytes = metrics.kept()
     yield gauge("llamapool_kept_streams", "Streams that can be read again.", (), [((), n_kept)])
     yield gauge(

@@ -95,3 +95,9 @@ def of_loop(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
         (),
         [((), process.resident_bytes)],
     )
+    yield counter(
+        "llamapool_gateway_restarts_total",
+        "How often a gateway of this host died and was started again.",
+        (),
+        [((), metrics.n_gateway_restarts())],
+    )

@@ -64,8 +64,16 @@ def of_places(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
         workers[worker.model, worker.state] += 1
         slots[worker.model, "processing"] += worker.n_busy
         slots[worker.model, "idle"] += worker.n_slots - worker.n_busy
+    for worker in metrics.away():
+        workers[worker.model, "ready"] += 0
+        workers[worker.model, worker.state.replace(" ", "_")] += 1
     labels = ("model", "state")
-    yield gauge("llamapool_workers", "Connected workers.", labels, workers.items())
+    yield gauge(
+        "llamapool_workers",
+        "Workers, connected ones and others of this host.",
+        labels,
+        workers.items(),
+    )
     yield gauge("llamapool_slots", "Slots.", labels, slots.items())
     rows = [((model,), n) for model, n in depths.items()]
     yield gauge("llamapool_queue_tasks", "Tasks that wait.", ("model",), rows)

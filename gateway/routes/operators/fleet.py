@@ -55,6 +55,7 @@ class FleetEndpoints:
                 "workers": self._workers(),
                 "gateways": gateway_rows(report, os.getpid()),
                 "queue": dict(pool.status.queue_depths()),
+                "n_quarantined": pool.status.n_quarantined(),
                 "rollout": asdict(report.rollout),
             }
         )
@@ -75,7 +76,7 @@ class FleetEndpoints:
         return await self._order_worker(request, WorkerVerb.DRAIN)
 
     async def undrain(self, request: Request) -> Response:
-        """Start a drained worker again."""
+        """Start a worker now that was drained, or that died and waits."""
         return await self._order_worker(request, WorkerVerb.UNDRAIN)
 
     async def _order_worker(self, request: Request, verb: WorkerVerb) -> Response:

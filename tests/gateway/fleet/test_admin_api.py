@@ -119,6 +119,7 @@ async def test_the_status_puts_pool_and_processes_together(tmp_path: Path) -> No
         assert (first["n_slots"], first["n_restarts"], first["is_supervised"]) == (2, 2, True)
         assert (second["state"], second["retry_s"], second["why"]) == ("quarantined", 9, "it died")
         assert shown["status"] == "ok"
+        assert shown["n_quarantined"] == 0
         assert shown["rollout"]["state"] == "none"
 
 

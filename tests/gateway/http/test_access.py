@@ -9,6 +9,7 @@ from gateway.http.access import AccessMiddleware
 from gateway.http.origin.client_address import TrustedProxies
 from gateway.metrics.metrics import Metrics
 from gateway.pool.requests.book import RequestBook
+from gateway.pool.requests.record import REQUEST, RequestRecord
 from protocol.config.limits import LimitsConfig
 from tests.gateway.http.test_sse import Sink
 
@@ -102,3 +103,20 @@ async def test_a_request_says_once_who_asks(name: bytes) -> None:
 
 async def _never(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("it is refused before")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "is_quiet"),
+    [("/metrics", 200, True), ("/metrics", 401, False), ("/x", 200, False)],
+)
+async def test_scrapes_that_are_answered_are_logged_at_debug_level(
+    path: str, status: int, is_quiet: bool
+) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        quiet.append(scope[REQUEST])
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    quiet: list[RequestRecord] = []
+    await _outermost(answer, Metrics())({**_scope(), "path": path}, _nothing, Sink())
+    assert quiet[0].is_quiet is is_quiet

@@ -2,13 +2,17 @@
 
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from gateway.http.certificate import fault_of_dates
+from gateway.http.certificate import expires_at, fault_of_dates
+from gateway.metrics.metrics import Metrics
+from gateway.pool.pool import Pool
 from gateway.server import _warn_of_dates
 from protocol.config.config import GatewayConfig
+from tests.gateway.metrics.samples import scraped
 
 pytestmark = [
     pytest.mark.slow,
@@ -69,6 +73,17 @@ def test_a_certificate_that_is_not_valid_today_is_told(
     assert fault_of_dates(config.ssl_cert_file, config.ssl_key_file) == fault
     _warn_of_dates(config)
     assert [record.message for record in caplog.records] == ["certificate not valid"] * bool(fault)
+    end = datetime(last, 1, 1, tzinfo=UTC).timestamp()
+    assert expires_at(config.ssl_cert_file, config.ssl_key_file) == end
+
+
+def test_the_metrics_say_when_the_certificate_expires() -> None:
+    metrics = Metrics()
+    view = Pool(GatewayConfig(), metrics).status
+    name = "llamapool_certificate_expiry_timestamp_seconds "
+    assert f"\n{name}" not in scraped(metrics, view)
+    metrics.certificate_expires_at = 1.7e9
+    assert f"\n{name}1.7e+09\n" in scraped(metrics, view)
 
 
 def test_without_a_certificate_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:

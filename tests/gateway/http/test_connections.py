@@ -198,7 +198,9 @@ async def test_a_process_that_may_open_few_files_serves_nevertheless(
         assert (await gateway.client.get("/livez")).status_code == 200
 
 
-async def test_with_none_idle_a_new_one_is_told_to_come_back(tmp_path: Path) -> None:
+async def test_with_none_idle_a_new_one_is_told_to_come_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path, limits=LimitsConfig(connections=1)) as gateway:
         worker = await gateway.add_worker(FakeOptions(free_running=False))
         busy = await connect(gateway, POST + STREAM)
@@ -208,8 +210,12 @@ async def test_with_none_idle_a_new_one_is_told_to_come_back(tmp_path: Path) -> 
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"retry-after: 1" in answer
         assert b'"code":503' in answer
-        assert gateway.metrics.connections.n_refused == 1
-        await hang_up(busy, refused)
+        again = await connect(gateway)
+        await rest(again[0])
+        assert gateway.metrics.connections.n_refused == 2
+        told = [one for one in caplog.records if one.getMessage() == "connections refused"]
+        assert [line.__dict__["cause"] for line in told] == ["1 are open, and each has a request"]
+        await hang_up(busy, refused, again)
 
 
 async def test_an_idle_connection_is_closed_when_its_time_is_over(

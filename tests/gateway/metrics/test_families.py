@@ -70,6 +70,7 @@ class Gateway:
 
     def __init__(self, folder: str, view: View) -> None:
         self.metrics, self.view = Metrics(), view
+        self.metrics.n_gateway_restarts = lambda: 1  # the supervisor tells all gateways the same
         self.siblings = Siblings(folder)
         self.host = HostMetrics(self.metrics, view, self.siblings)
         self.gauges: Page = {}

@@ -118,6 +118,29 @@ def test_several_processes_count_into_one_database(tmp_path: Path) -> None:
     assert completions(tmp_path) == {("alice",): 600}
 
 
+def test_a_disk_that_is_nearly_full_is_told_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has room for some entries: each ended the failure, and the next began a new one."""
+    caplog.set_level("INFO")
+    is_full, real = [False], os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if is_full[0] and b"completion" in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr("gateway.usage.log_file.os.write", write)
+    recorder = open_recorder(tmp_path)
+    for is_full[0] in (True, False) * 3:
+        recorder.put(entry())
+        recorder.flush().result(5)
+    recorder.close()
+    told = [record.message for record in caplog.records if record.message.startswith("usage ")]
+    assert told == ["usage not written", "usage written again"]
+    assert completions(tmp_path) == {("alice",): 6}
+
+
 def test_a_full_disk_loses_nothing_and_stops_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

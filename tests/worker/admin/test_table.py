@@ -26,6 +26,7 @@ WORKER: dict[str, Any] = {
     "is_ejected": False,
     "progress": None,
     "retry_s": None,
+    "why": "",
 }
 ROLLOUT: dict[str, Any] = {
     "state": "none",
@@ -40,11 +41,13 @@ ROLLOUT: dict[str, Any] = {
 
 def test_the_table_tells_workers_queue_and_gateways() -> None:
     away = {**WORKER, "name": "h/w-2", "state": "quarantined", "retry_s": 9.0, "n_slots": 0}
+    away["why"] = "exit code 1"
     far = {**WORKER, "name": "g/x", "host": "g", "n_restarts": None, "is_ejected": True}
     status = {
         "status": "ok",
         "workers": [WORKER, {**away, "n_busy": 0, "tokens_per_s": 0.0}, far],
         "queue": {"m": 5, "n": 0},
+        "n_quarantined": 2,
         "gateways": [{"name": "gateway", "state": "ready", "n_restarts": 1}],
         "rollout": ROLLOUT,
     }
@@ -56,6 +59,8 @@ def test_the_table_tells_workers_queue_and_gateways() -> None:
         "",
         "ok, 6 of 8 slots busy, 24.7 tokens/s, queue: 5 for m",
         "gateways: gateway (ready, 1 restarts)",
+        "h/w-2 died: exit code 1",
+        "requests refused because workers died with them: 2",
     ]
 
 

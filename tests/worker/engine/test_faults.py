@@ -163,6 +163,23 @@ def test_a_fault_of_a_report_is_answered(monkeypatch: pytest.MonkeyPatch) -> Non
     assert rig.failed(7).code is ErrorCode.INTERNAL
 
 
+def test_a_fault_of_a_whole_step_has_one_traceback_and_a_line_for_each_task(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decode(_: Any) -> None:
+        raise RuntimeError("a fault of ours")
+
+    rig = Rig(n_slots=3)
+    tasks = [rig.submit(text) for text in ("one", "two", "three")]
+    monkeypatch.setattr(rig.backend, "decode", decode)
+    rig.turn()
+    assert [rig.failed(task).code for task in tasks] == [ErrorCode.INTERNAL] * 3
+    told = [record for record in caplog.records if record.msg == "unexpected exception"]
+    assert sorted(record.__dict__["task"] for record in told) == sorted(tasks)
+    tracebacks = [record.exc_info[2] for record in told if record.exc_info]
+    assert [traceback is None for traceback in tracebacks] == [False, True, True]
+
+
 def test_a_fault_of_a_whole_step_fails_its_tasks_and_the_next_step_goes_on() -> None:
     rig = Rig(n_slots=2)
     first, second = rig.submit("one"), rig.submit("two")

@@ -214,7 +214,8 @@ def test_crash_loop_ends_in_quarantine_and_69(start: Start) -> None:
 
 def test_quarantined_worker_leaves_the_others_alone(start: Start) -> None:
     process = start("crash", "plain", policy={"first_delay_s": 0.01, "max_deaths": 2})
-    process.wait_for("process quarantined child=w1 cause=aborted retry_s=600")
+    line = process.wait_for("process quarantined child=w1 cause=aborted retry_s=600").string
+    assert "llamapool undrain" in line
     assert process.popen.poll() is None
     process.signal(signal.SIGTERM)
     assert process.wait() == 0

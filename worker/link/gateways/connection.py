@@ -227,8 +227,8 @@ class GatewayConnection:
                     "url": self.endpoint,
                     "silent_s": round(now - self._away_since, 1),
                     "action": "the worker dials again",
-                    "hint": "see that it runs there, of the same release, and that no firewall is "
-                    "between; llamapool doctor checks address and port",
+                    "hint": "see that its name resolves, that it runs there, of the same release, "
+                    "and that no firewall is between; llamapool doctor checks address and port",
                 },
             )
 

@@ -32,7 +32,7 @@ def log_death(watch: ChildWatch, verdict: RestartDecision) -> None:
             extra={
                 **facts,
                 "action": "it is started again after that time",
-                "hint": "remove the cause: it died again and again",
+                "hint": "remove the cause; `llamapool undrain` then starts a worker at once",
             },
         )
     else:

@@ -10,6 +10,8 @@ from worker.supervisor.children.restart_policy import RunHistory
 
 RESTING = (ChildState.WAITING, ChildState.QUARANTINED)
 """States of a child that does not run and starts at `due_at`."""
+DOWN = (*RESTING, ChildState.GIVEN_UP)
+"""States of a child that does not run because it died."""
 
 
 @dataclass(slots=True)

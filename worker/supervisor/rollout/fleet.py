@@ -15,7 +15,7 @@ from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.children.restart_policy import RunHistory
-from worker.supervisor.children.watch import ChildWatch
+from worker.supervisor.children.watch import DOWN, ChildWatch
 from worker.supervisor.rollout.change import (
     AdmitWorker,
     Change,
@@ -123,15 +123,20 @@ class Fleet:
         self._leave(name, now)
 
     def undrain(self, name: str, now: float) -> bool:
-        """Start a drained worker again; false while it still leaves."""
+        """Start a worker again that is drained, or down and waits; false while it still leaves."""
         assert self._children is not None
         watch = self._watch(name)
-        if watch is None or watch.child.state is not ChildState.ENDED:
+        if watch is None or watch.child.state not in (*DOWN, ChildState.ENDED):
             return False
         self.drained.discard(name)
         self._children.watches.remove(watch)
         self._children.add(self._launches[self._heirs.pop(name, name)], due_at=now)
         return True
+
+    def is_down(self, name: str) -> bool:
+        """Return whether a worker does not run because it died."""
+        watch = self._watch(name)
+        return watch is not None and watch.child.state in DOWN
 
     # ---- what a rolling change reads ----------------------------------------------------------
 

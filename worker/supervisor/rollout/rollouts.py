@@ -162,7 +162,7 @@ class Rollouts:
         if self.is_busy:
             return _BUSY, False
         if order.verb is WorkerVerb.UNDRAIN:
-            if name not in self._fleet.drained:
+            if name not in self._fleet.drained and not self._fleet.is_down(name):
                 return f"worker '{name}' is not drained", False
             if not self._fleet.undrain(name, now):
                 return f"worker '{name}' has not left yet", False

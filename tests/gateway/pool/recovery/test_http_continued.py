@@ -161,16 +161,20 @@ async def test_a_stream_that_may_not_go_on_ends_with_an_error(tmp_path: Path) ->
 
 
 async def test_what_kills_two_workers_gets_422_and_is_not_to_be_sent_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("gateway.pool.recovery.quarantine.HELD_S", 0.1)
     keys = {"api_key_admin": ("boss",)}
     async with running(tmp_path, heartbeat_s=0.1, metrics=True, **keys) as gateway:
         gateway.client.headers["Authorization"] = "Bearer boss"
-        await refused(gateway)
+        fingerprint = await refused(gateway)
+    (line,) = [one for one in caplog.records if one.getMessage() == "request quarantined"]
+    assert line.__dict__["fingerprint"] == fingerprint
+    assert line.__dict__["key"]
 
 
-async def refused(gateway: Running) -> None:
+async def refused(gateway: Running) -> str:
+    """Send a request that kills two workers, and let it in again; return its fingerprint."""
     path, body = STREAMS["completion"]
     asked: list[asyncio.Task[httpx.Response]] = []
     for name in "ab":
@@ -196,3 +200,4 @@ async def refused(gateway: Running) -> None:
     assert (await gateway.client.delete(its)).json() == {"n_released": 1}
     assert (await gateway.client.delete("/admin/quarantine")).status_code == 404
     assert (await gateway.post(path, body)).status_code == 200
+    return str(listed["fingerprint"])

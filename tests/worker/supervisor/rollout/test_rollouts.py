@@ -120,6 +120,19 @@ def test_a_worker_that_was_given_up_can_be_drained_and_undrained(rig: Rig) -> No
     assert not rig.rollouts.drained
 
 
+@pytest.mark.parametrize("state", [ChildState.WAITING, ChildState.QUARANTINED, ChildState.GIVEN_UP])
+def test_a_worker_that_is_down_is_started_at_once(rig: Rig, state: ChildState) -> None:
+    v, w = rig.children.workers
+    v.child.state, w.child.state = ChildState.READY, state
+    w.due_at, w.n_starts = 600.0, 5
+    order = WorkerOrder(id=1, worker="w", verb=WorkerVerb.UNDRAIN)
+    assert rig.rollouts.order_worker(order, 1.0) == ("", False)
+    _, again = rig.children.workers
+    assert (again.child.state, again.due_at, again.n_starts) == (ChildState.WAITING, 1.0, 0)
+    order = WorkerOrder(id=2, worker="v", verb=WorkerVerb.UNDRAIN)
+    assert rig.rollouts.order_worker(order, 1.0) == ("worker 'v' is not drained", False)
+
+
 def test_the_only_worker_of_a_model_is_drained_if_another_host_serves_it(rig: Rig) -> None:
     v, w = rig.children.workers
     v.child.state = w.child.state = ChildState.READY

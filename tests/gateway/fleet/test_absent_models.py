@@ -1,0 +1,94 @@
+"""Models that the supervisor has workers of, and of which none has connected."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.process.control import FleetReport, ProcessReport
+from tests.fakes.echo import FakeOptions
+from tests.gateway.fleet.test_admin_api import Supervisor
+from tests.gateway.inprocess import LIMIT_S, Running, running, until
+
+
+def report(state: str) -> FleetReport:
+    """The worker of `fake` serves; that of `big` is in this state."""
+    return FleetReport(
+        processes=(
+            ProcessReport(name="h/w0", model="fake", state="ready"),
+            ProcessReport(name="h/w1", model="big", state=state),
+        )
+    )
+
+
+async def text_of(gateway: Running) -> str:
+    return (await gateway.client.get("/metrics")).text
+
+
+async def workers_of(gateway: Running, model: str) -> dict[str, float]:
+    """Return the rows of `llamapool_workers` of a model by state."""
+    text = await text_of(gateway)
+    head = f'llamapool_workers{{model="{model}",state="'
+    rows = [line.removeprefix(head) for line in text.splitlines() if line.startswith(head)]
+    return {row.partition('"')[0]: float(row.split()[-1]) for row in rows}
+
+
+@asynccontextmanager
+async def with_one_of_two(folder: Path) -> AsyncIterator[tuple[Running, Supervisor]]:
+    """Serve `fake`, under a supervisor that can tell of `big`."""
+    async with (
+        Supervisor(folder) as supervisor,
+        running(folder, control=supervisor.path, metrics=True) as gateway,
+    ):
+        await until(lambda: bool(supervisor.lines))
+        await gateway.add_worker(FakeOptions(name="h/w0"))
+        yield gateway, supervisor
+
+
+async def tell(gateway: Running, supervisor: Supervisor, state: str) -> dict[str, float]:
+    """Report the state of the worker of `big`; return the rows of that model once it is known."""
+    supervisor.send(report(state))
+    async with asyncio.timeout(LIMIT_S):
+        while state.replace(" ", "_") not in (rows := await workers_of(gateway, "big")):
+            pass
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("state", "message"), [("starting", "Loading model"), ("given up", "could be started")]
+)
+async def test_no_other_model_answers_in_the_place_of_one_that_is_configured(
+    tmp_path: Path, state: str, message: str
+) -> None:
+    body = {"prompt": "Hello", "n_predict": 4}
+    async with with_one_of_two(tmp_path) as (gateway, supervisor):
+        await tell(gateway, supervisor, state)
+        refused = await gateway.post("/completion", {**body, "model": "big"})
+        assert refused.status_code == 503
+        assert message in refused.json()["error"]["message"]
+        for other in ({}, {"model": "fake"}, {"model": "gpt-4"}):
+            assert (await gateway.post("/completion", {**body, **other})).status_code == 200
+
+
+async def test_the_metrics_count_deaths_of_gateways(tmp_path: Path) -> None:
+    async with with_one_of_two(tmp_path) as (gateway, supervisor):
+        gateways = [
+            ProcessReport(name=f"gateway-{n}", model="", state="ready", n_restarts=n)
+            for n in (1, 2)
+        ]
+        supervisor.send(FleetReport(processes=tuple(gateways)))
+        async with asyncio.timeout(LIMIT_S):
+            while "llamapool_gateway_restarts_total 3.0" not in await text_of(gateway):
+                pass
+
+
+async def test_the_metrics_count_workers_that_are_not_connected(tmp_path: Path) -> None:
+    async with with_one_of_two(tmp_path) as (gateway, supervisor):
+        assert await tell(gateway, supervisor, "quarantined") == {"ready": 0, "quarantined": 1}
+        assert await tell(gateway, supervisor, "given up") == {"ready": 0, "given_up": 1}
+        assert await workers_of(gateway, "fake") == {"ready": 1}
+        await gateway.workers[0].die()
+        await until(lambda: not gateway.pool.status.workers())
+        assert await workers_of(gateway, "fake") == {"ready": 0, "disconnected": 1}
