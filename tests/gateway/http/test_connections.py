@@ -284,3 +284,19 @@ async def test_a_server_that_retires_ends_each_connection_with_its_next_answer(
     assert b"connection: close" in await rest(reader)
     await hang_up((reader, writer))
     await until(lambda: open_connections(gateway) == 0)
+
+
+async def test_who_has_connected_just_before_the_end_is_answered(gateway: Running) -> None:
+    """Of 350 clients at one of two gateways that got SIGTERM, 190 were hung up on."""
+    new, silent, idle = await connect(gateway), await connect(gateway), await connect(gateway)
+    await until(lambda: open_connections(gateway) == 3)
+    idle[1].write(HEALTH)
+    await idle[0].readuntil(b"\r\n\r\n")
+    ending = asyncio.create_task(gateway.server.answer_last(limit_s=LIMIT_S))
+    await rest(idle[0])  # it is closed, as one whose client will try again
+    new[1].write(HEALTH)
+    assert (await rest(new[0])).startswith(b"HTTP/1.1 200")
+    await ending
+    await gateway.server.close(grace_s=LIMIT_S)
+    assert not await rest(silent[0])
+    await hang_up(new, silent, idle)
