@@ -253,6 +253,16 @@ async def test_connections_that_are_cut_at_the_end_leave_no_traceback(
     assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
 
 
+async def test_who_is_cut_at_the_end_gets_no_empty_answer(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        busy = await connect(gateway, POST + STREAM.replace(b"true", b"null"))
+        await worker.got(m.Generate)
+        await gateway.server.close(grace_s=0.01)
+        assert not await rest(busy[0])
+        await hang_up(busy)
+
+
 async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
     before = len(asyncio.all_tasks())
     pairs = [await connect(gateway, HEALTH) for _ in range(4)]
