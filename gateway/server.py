@@ -51,7 +51,8 @@ from protocol.process.parent_death import PARENT_VARIABLE
 logger = logging.getLogger(__name__)
 
 _FLUSH_S = 5.0
-"""Time for finished answers to reach slow clients after the listener has closed."""
+"""Time for finished answers to reach slow clients after the listener has closed. Before that, the
+same time for answers to those who connected last."""
 
 
 def run(config: GatewayConfig, notifier: Notifier, expected: Sequence[ExpectedWorker] = ()) -> int:
@@ -111,13 +112,13 @@ async def _run(listeners: Listeners, notifier: Notifier, expected: Sequence[Expe
         _announce(listeners, notifier)
         duties.append(asyncio.create_task(report(parts.pool, notifier)))
         if not await follow_signals(parts.pool, signals, notifier):
-            return await _drain(config, parts, signals, notifier)
+            return await _drain(config, parts, server, signals, notifier)
         parts.retire()
         limit_s = config.drain_timeout_s + KEEP_ALIVE_S
         if await hand_over(server, signals, limit_s=limit_s):
             return EXIT_OK
         signals.leave.clear()
-        return await _drain(config, parts, signals, notifier)
+        return await _drain(config, parts, server, signals, notifier)
     finally:
         for duty in duties:
             duty.cancel()
@@ -178,7 +179,11 @@ def _announce(listeners: Listeners, notifier: Notifier) -> None:
 
 
 async def _drain(
-    config: GatewayConfig, parts: GatewayParts, signals: Signals, notifier: Notifier
+    config: GatewayConfig,
+    parts: GatewayParts,
+    server: HttpServer,
+    signals: Signals,
+    notifier: Notifier,
 ) -> int:
     """Refuse new work and finish what runs; returns the exit code."""
     logger.info("draining", extra={"limit_s": config.drain_timeout_s})
@@ -196,6 +201,8 @@ async def _drain(
         logger.warning(
             "not drained", extra={"cause": cause, "action": "tasks that still run are cut"}
         )
+    elif leave not in done:
+        await server.answer_last(limit_s=_FLUSH_S)
     return EXIT_ERROR if leave in done else EXIT_OK
 
 

@@ -129,10 +129,11 @@ class Connections:
         """Return whether `n` more may be open."""
         return self._counts.n_open + n <= self._limit
 
-    def close_idle(self) -> None:
-        """Close the connections that have no request."""
+    def close_idle(self, *, new: bool = True) -> None:
+        """Close the connections that have no request; without `new` not those that had none yet."""
         for connection in list(self._idle):
-            _end_idle(connection.loop, connection.writer)
+            if new or connection.has_asked:
+                _end_idle(connection.loop, connection.writer)
 
     def retire(self) -> None:
         """End each connection with its next answer.
@@ -201,6 +202,8 @@ class BoundedConnection(TCPServer):
 
     _connections: Connections
     _deadline: asyncio.TimerHandle | None = None
+    has_asked = False
+    """Whether a request has come."""
     _is_idle = True
     _is_lost = False
     """Whether a write has found the connection closed."""
@@ -282,6 +285,7 @@ class BoundedConnection(TCPServer):
             return
         if isinstance(event, Updated):
             self._is_idle = event.idle
+            self.has_asked = self.has_asked or not event.idle
             self._end_deadline()
             self._connections.set_idle(self, idle=event.idle)
             if self._connections.is_retiring:

@@ -22,6 +22,9 @@ from gateway.http.protocols.pause import has_client_left
 
 _CUT_S = 1.0
 """Time for connections to end after they were cut."""
+_ARRIVAL_S = 0.5
+"""Time for the first request of a connection that was accepted just before the end, more than a
+round trip around the world; it begins anew while others are answered."""
 _MANY_WAIT = 16
 """Clients in the backlog at which those that have left are dropped."""
 _MAX_DROPPED = 256
@@ -84,6 +87,23 @@ class HttpServer:
         """Wait until no connection is open, and none whose TLS has begun."""
         while waiting := {*self._tasks, *self._handshakes.values()}:
             await asyncio.wait(waiting)
+
+    async def answer_last(self, *, limit_s: float) -> None:
+        """Stop accepting, and answer whoever was accepted just now: a request is on its way.
+
+        A client of a new connection that is closed does not try again, as that of an idle one does.
+        """
+        self.retire()
+        self._config.connections.close_idle(new=False)
+        await asyncio.sleep(0)  # what was accepted in this turn of the loop begins
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while waiting := {*self._tasks, *self._handshakes.values()}:
+                    ended, _ = await asyncio.wait(
+                        waiting, timeout=_ARRIVAL_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if not ended:
+                        return
 
     async def close(self, *, grace_s: float) -> None:
         """Stop accepting, close idle connections at once and the others after `grace_s`."""

@@ -33,6 +33,8 @@ class StreamSession:
         """Whether its request still waits for its model."""
         self.is_whole = False
         """Whether the body came to its own end."""
+        self.is_stopped = False
+        """Whether a client has ended it."""
         self.n_dropped = 0
         """Bytes that are no longer kept."""
         self.n_readers = 0
@@ -44,11 +46,6 @@ class StreamSession:
     def is_over(self) -> bool:
         """Whether nothing will be added."""
         return bool(self.completed_at)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a client has ended it."""
-        return self._stop.is_set()
 
     @property
     def n_bytes(self) -> int:
@@ -87,13 +84,14 @@ class StreamSession:
             self.completed_at = int(time.time())
             self._wake()
 
-    def stop(self) -> None:
+    def stop(self, *, by_client: bool = True) -> None:
         """End it, and let its handler see that its client has left."""
+        self.is_stopped = self.is_stopped or by_client
         self._stop.set()
         self.finish()
 
     async def wait_stopped(self) -> None:
-        """Wait until a client ends it."""
+        """Wait until it is ended before its time."""
         await self._stop.wait()
 
     async def wait_for_head(self) -> None:

@@ -142,7 +142,7 @@ class StreamSessions:
 
     def _stop_unread(self, session: StreamSession) -> None:
         if not session.n_readers and not session.is_over:
-            session.stop()
+            session.stop(by_client=False)
 
     def _forget(self, session: StreamSession) -> None:
         timer = self._timers.pop(session, None)

@@ -60,12 +60,12 @@ class HostMetrics:
         if folder is None:
             self._metrics.process = ProcessUsage.now()
             return await _written(self._metrics, self._pool)
-        now = snapshot(self._metrics, self._pool)
-        await asyncio.to_thread(self._kept, folder, name, now)
         answers = await self._siblings.ask(_QUESTION)
         others = await asyncio.to_thread(_collect, folder, name, answers)
-        view = HostView(self._pool, others)
-        return await _written(with_others(self._metrics, others), view)
+        # Of one moment: what is shown and not in the file would fall if this gateway is killed.
+        now, shown = snapshot(self._metrics, self._pool), with_others(self._metrics, others)
+        await asyncio.to_thread(self._kept, folder, name, now)
+        return await _written(shown, HostView(self._pool, others))
 
     def keep(self) -> None:
         """Write the counters of this gateway to its file, at its end. Never raises."""

@@ -22,6 +22,8 @@ _LIMIT_S = 60.0
 """Time for a new gateway to serve."""
 _JOIN_S = 10.0
 """Time for the workers of the old gateway to dial the new one."""
+_LOST_S = 3.0
+"""The same where the old gateway has died: as long as one that is started again waits for them."""
 
 
 class HandoverStep(Enum):
@@ -90,8 +92,11 @@ class Handover:
             case HandoverStep.BINDING if "X_BOUND" in new:
                 self._go_on(self.old, HandoverStep.TELLING)
             case HandoverStep.TELLING if "X_ASIDE" in old or not self._has_old:
-                self._n_workers = _number(old.get("X_ASIDE", "")) if self._has_old else 0
-                self._joined_by = min(now + _JOIN_S, self._ends_at)
+                # Of one that has died nobody knows how many it had.
+                n_ready = self._children.n_ready_workers
+                self._n_workers = _number(old.get("X_ASIDE", "")) if self._has_old else n_ready
+                join_s = _JOIN_S if self._has_old else _LOST_S
+                self._joined_by = min(now + join_s, self._ends_at)
                 self._step = HandoverStep.JOINING
             case HandoverStep.JOINING if self._is_joined(now):
                 self._go_on(self.new, HandoverStep.OPENING)

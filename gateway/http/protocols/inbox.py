@@ -84,5 +84,16 @@ class AppTasks(task_group.TaskGroup):
             return asyncio.run_coroutine_threadsafe(func(*args), self._loop).result()
 
         in_thread = partial(self._loop.run_in_executor, None)
-        self.spawn(task_group._handle, app, config, scope, inbox.get, send, in_thread, call_soon)
+        self.spawn(_handle, app, config, scope, inbox.get, send, in_thread, call_soon)
         return inbox.put
+
+
+async def _handle(
+    app: Any, config: Config, scope: Any, receive: Any, send: Any, *ways: Any
+) -> None:
+    """Run the application, as Hypercorn does; but one that is cut sends no empty 500."""
+    try:
+        await app(scope, receive, send, *ways)
+    except Exception:
+        await config.log.exception("Error in ASGI Framework")
+    await send(None)

@@ -259,6 +259,16 @@ async def test_connections_that_are_cut_at_the_end_leave_no_traceback(
     assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
 
 
+async def test_who_is_cut_at_the_end_gets_no_empty_answer(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        worker = await gateway.add_worker(FakeOptions(free_running=False))
+        busy = await connect(gateway, POST + STREAM.replace(b"true", b"null"))
+        await worker.got(m.Generate)
+        await gateway.server.close(grace_s=0.01)
+        assert not await rest(busy[0])
+        await hang_up(busy)
+
+
 async def test_an_idle_connection_is_one_task(gateway: Running) -> None:
     before = len(asyncio.all_tasks())
     pairs = [await connect(gateway, HEALTH) for _ in range(4)]
@@ -290,3 +300,19 @@ async def test_a_server_that_retires_ends_each_connection_with_its_next_answer(
     assert b"connection: close" in await rest(reader)
     await hang_up((reader, writer))
     await until(lambda: open_connections(gateway) == 0)
+
+
+async def test_who_has_connected_just_before_the_end_is_answered(gateway: Running) -> None:
+    """Of 350 clients at one of two gateways that got SIGTERM, 190 were hung up on."""
+    new, silent, idle = await connect(gateway), await connect(gateway), await connect(gateway)
+    await until(lambda: open_connections(gateway) == 3)
+    idle[1].write(HEALTH)
+    await idle[0].readuntil(b"\r\n\r\n")
+    ending = asyncio.create_task(gateway.server.answer_last(limit_s=LIMIT_S))
+    await rest(idle[0])  # it is closed, as one whose client will try again
+    new[1].write(HEALTH)
+    assert (await rest(new[0])).startswith(b"HTTP/1.1 200")
+    await ending
+    await gateway.server.close(grace_s=LIMIT_S)
+    assert not await rest(silent[0])
+    await hang_up(new, silent, idle)

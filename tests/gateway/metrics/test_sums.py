@@ -156,6 +156,24 @@ async def test_of_a_killed_gateway_the_last_figures_stand(folder: str) -> None:
     first.siblings.close()
 
 
+async def test_what_a_killed_gateway_has_shown_does_not_fall(folder: str) -> None:
+    """A scraper takes a counter that falls by 1 for a restart from zero, and adds all of it."""
+    first, second = await OneGateway(folder).open(), await OneGateway(folder).open()
+    first.work(3)
+
+    async def late(_: object) -> dict[str, object]:
+        first.work(1)  # while the others are asked
+        return {}
+
+    second.siblings.respond("metrics", late)
+    shown = await first.figures()
+    assert first.siblings._server is not None
+    first.siblings._server.close()  # its socket file stays, as after SIGKILL
+    after = await second.figures()
+    assert shown["llamapool_tasks_total"] == after["llamapool_tasks_total"]
+    second.siblings.close()
+
+
 async def test_a_gateway_that_does_not_answer_counts_with_what_it_last_told(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

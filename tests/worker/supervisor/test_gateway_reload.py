@@ -11,6 +11,7 @@ from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.gateways import GatewayReload
+from worker.supervisor.handover import Handover
 
 OLD = Launch(name="gateway", argv=("old",), env={})
 NEW = Launch(name="gateway", argv=("new",), env={})
@@ -77,3 +78,20 @@ def test_a_full_disk_leaves_the_gateways_as_they_are_and_ends_the_reload(
     assert old.child.launch is OLD
     assert manager.told == ["reloading", "READY"]
     assert reload.note == "the last reload failed, see the log"
+
+
+def test_a_new_gateway_awaits_the_workers_of_one_that_dies_meanwhile(children: Children) -> None:
+    (old,) = children.gateways
+    worker = children.add(Launch(name="w", argv=("w",), env={}, model="m"), due_at=0.0)
+    for watch in (old, worker):
+        watch.child.become(ChildState.STARTING)
+        watch.child.become(ChildState.READY)
+    handover = Handover(children, old, NEW, 0.0)
+    handover.new.child.become(ChildState.STARTING)
+    handover.new.child.reports |= {"X_PREPARED": "1", "X_BOUND": "1", "X_WORKERS": "0"}
+    old.child.become(ChildState.WAITING)
+    handover.turn(1.0, leaves_within_s=1.0)
+    assert list(handover.deadlines()) == [4.0]
+    handover.new.child.reports["X_WORKERS"] = "1"
+    handover.turn(2.0, leaves_within_s=1.0)
+    assert list(handover.deadlines()) == [60.0], "it begins to serve"

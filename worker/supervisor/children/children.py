@@ -114,12 +114,16 @@ class Children:
             self.selector.register(fd, selectors.EVENT_READ, read)
         logger.debug("process started", extra={"child": child.launch.name, "pid": child.pid})
 
+    @property
+    def n_ready_workers(self) -> int:
+        """Number of workers that can serve; a gateway that has just started waits for them."""
+        return sum(worker.child.state is ChildState.READY for worker in self.workers)
+
     def _env_of(self, watch: ChildWatch) -> dict[str, str]:
         """Return the number of workers that a restarted gateway awaits before it serves."""
         if not (watch.child.launch.is_gateway and watch.was_ready):
             return {}
-        n_ready = sum(worker.child.state is ChildState.READY for worker in self.workers)
-        return {AWAITED_VARIABLE: str(n_ready)}
+        return {AWAITED_VARIABLE: str(self.n_ready_workers)}
 
     def _pass_on(self, output: Output) -> None:
         self._console.lines(output.read())
