@@ -1,6 +1,7 @@
 """A one-layer Llama with random weights and a vocabulary of bytes, with whatever a test needs.
 
-`fim` adds the tokens of an infill, `pooling` makes an embedding model of it.
+`fim` adds the tokens of an infill, `pooling` makes an embedding model of it, and with another
+`arch` (`llada`, a diffusion model) the same tensors are one of that architecture.
 """
 
 from collections.abc import Mapping
@@ -26,10 +27,12 @@ FIM: Mapping[str, int] = {
 N_VOCAB = SPACE + 6
 
 
-def write_llama(path: Path, *, fim: tuple[str, ...] = (), pooling: str = "") -> Path:
+def write_llama(
+    path: Path, *, fim: tuple[str, ...] = (), pooling: str = "", arch: str = "llama"
+) -> Path:
     """Write the model."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("random llama")
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(f"random {arch}")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)
     writer.add_feed_forward_length(N_FF)

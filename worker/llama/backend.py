@@ -22,6 +22,7 @@ from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import (
     Progress,
+    can_batch,
     can_copy,
     is_recurrent,
     load,
@@ -223,6 +224,11 @@ class LlamaBackend:
     def can_copy(self) -> bool:
         """Whether cells can be shared."""
         return can_copy(self._loaded.model)
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether a batch may have rows of several sequences."""
+        return can_batch(self._loaded.model)
 
     @property
     def can_rewind(self) -> bool:

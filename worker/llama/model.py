@@ -52,6 +52,9 @@ _PROBED = 16
 _NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
 """Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
 shared, and sequences that share cells of GLM 5 Next get other logits."""
+_NEVER_BATCHED = frozenset({"plamo2"})
+"""Architectures whose sequences are computed one at a time: in a batch of several llama.cpp writes
+the states of PLaMo 2 into those of others, or aborts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -273,6 +276,11 @@ def can_cut_anywhere(model: Any) -> bool:
 def can_copy(model: Any) -> bool:
     """Return whether a sequence can take what another one holds."""
     return architecture(model) not in _NEVER_SHARED
+
+
+def can_batch(model: Any) -> bool:
+    """Return whether a batch may have rows of several sequences."""
+    return architecture(model) not in _NEVER_BATCHED
 
 
 def is_unified(model: Any, config: WorkerConfig) -> bool:

@@ -155,6 +155,12 @@ def test_an_encoder_without_embeddings_cannot_start(tmp_path: Path, kind: str) -
         LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
 
 
+def test_a_diffusion_model_is_not_called_an_encoder(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "llada.gguf", arch="llada")
+    with pytest.raises(ConfigError, match="is a diffusion model"):
+        LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
+
+
 @pytest.mark.parametrize("embeddings", [False, True])
 def test_an_encoder_with_a_decoder_cannot_start(tmp_path: Path, embeddings: bool) -> None:
     """llama.cpp would end the process: a decoder's first batch needs what the encoder made."""

@@ -186,7 +186,7 @@ def open_embedder(
     name = Path(config.model).name
     if not (config.embeddings or config.reranking):
         if not can_generate(loaded.model, loaded.context):
-            raise ConfigError(f"{name} is an encoder, made for embeddings: give --embeddings")
+            raise ConfigError(_without_text(name, loaded.model))
         return None
     n_train = trained_context(loaded.model)
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
@@ -209,6 +209,12 @@ def _warn_without_head(path: Path) -> None:
                 "hint": "give a reranker, or leave --reranking and --pooling rank out",
             },
         )
+
+
+def _without_text(name: str, model: Any) -> str:
+    if lib.llama_model_is_diffusion(model):
+        return f"{name} is a diffusion model: their way of generating text is not served"
+    return f"{name} is an encoder, made for embeddings: give --embeddings"
 
 
 def _opened(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> EmbeddingContext:
