@@ -94,8 +94,11 @@ def write_plamo2(path: Path) -> Path:
     return _write(path, "plamo2", shapes, numbers, n_kv)
 
 
-def write_lfm2(path: Path) -> Path:
-    """Write a hybrid: convolutions, whose state is their last tokens, and attention."""
+def write_lfm2(path: Path, *, window: int = 0) -> Path:
+    """Write a hybrid: convolutions, whose state is their last tokens, and attention.
+
+    With a `window` its attention sees that many tokens.
+    """
     n_kv = [0, N_HEAD] * (N_LAYER // 2)
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "token_embd_norm.weight": (N_EMBD,)}
     for i, n in enumerate(n_kv):
@@ -106,7 +109,8 @@ def write_lfm2(path: Path) -> Path:
         }
         layer = (_attention() if n else convolution) | _feed_forward()
         shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
-    return _write(path, "lfm2", shapes, {"shortconv.l_cache": 3}, n_kv)
+    numbers = {"shortconv.l_cache": 3, "attention.sliding_window": window}
+    return _write(path, "lfm2", shapes, numbers, n_kv)
 
 
 def write_gemma3(path: Path) -> Path:

@@ -20,7 +20,7 @@ from worker.files.context_size import (
     reachable_context,
     slot_context,
 )
-from worker.files.gguf_header import Header, cache_bytes, read_header
+from worker.files.gguf_header import Header, cache_bytes, read_header, tensor_names
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
 from worker.host.weights import maps
@@ -179,7 +179,8 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         raise ConfigError(f"{what}: name one, -c or n_ctx")
     original = metadata(model, f"{architecture(model)}.rope.scaling.original_context_length")
     n_original = int(original) if original.isdecimal() else 0
-    n_ctx_train = reachable_context(config, n_ctx_train, n_original)
+    longest = n_ctx_train if has_position_table(config) else LONGEST
+    n_ctx_train = min(reachable_context(config, n_ctx_train, n_original), longest)
 
     def fits(larger: WorkerConfig) -> bool:
         return is_cache_on_gpu(model, config) or fits_host(read_header(Path(config.model)), larger)
@@ -196,7 +197,7 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
                 },
             )
         library.forget_log()
-        n_ctx_slot = slot_context(candidate, n_ctx_train)
+        n_ctx_slot = min(slot_context(candidate, n_ctx_train), longest)
         context = _make_context(model, candidate, n_ctx_slot)
         tight = is_tight(config, devices()) if context and uses_gpu(config) else ""
         if context and not tight:
@@ -281,6 +282,11 @@ def can_copy(model: Any) -> bool:
 def can_batch(model: Any) -> bool:
     """Return whether a batch may have rows of several sequences."""
     return architecture(model) not in _NEVER_BATCHED
+
+
+def has_position_table(config: WorkerConfig) -> bool:
+    """Return whether positions are rows of a table (GPT-2): llama.cpp aborts beyond its end."""
+    return "position_embd.weight" in tensor_names(Path(config.model))
 
 
 def is_unified(model: Any, config: WorkerConfig) -> bool:
