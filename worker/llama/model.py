@@ -201,7 +201,7 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         context = _make_context(model, candidate, n_ctx_slot)
         tight = is_tight(config, devices()) if context and uses_gpu(config) else ""
         if context and not tight:
-            _warn_of_cap(candidate, n_ctx_slot)
+            _warn_of_cap(candidate, n_ctx_slot, has_table=longest < LONGEST)
             return context, n_ctx_slot
         if context:
             lib.llama_free(context)
@@ -212,16 +212,17 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     raise (_Short if uses_gpu(config) else ConfigError)(fault)
 
 
-def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int) -> None:
+def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int, *, has_table: bool) -> None:
     """Say why slots have less than `-c` promises: the model knows no later positions."""
     wanted = config.n_ctx if config.kv_unified else config.n_ctx // config.n_slots
+    hint = "--rope-scaling yarn or --grp-attn-n reach further"
     if n_ctx_slot < min(wanted, config.n_ctx_per_slot or wanted):
         logger.warning(
             "context is longer than the model was trained on",
             extra={
                 "n_ctx": wanted,
                 "action": f"each slot has {n_ctx_slot} tokens",
-                "hint": "--rope-scaling yarn or --grp-attn-n reach further",
+                "hint": "the model has no positions beyond" if has_table else hint,
             },
         )
 
