@@ -57,7 +57,7 @@ def self_extend(config: WorkerConfig, backend: Backend) -> SelfExtend | None:
     if width % n:
         reason = f"grp_attn_w {width} must be a multiple of it"
     elif not backend.can_group:
-        reason = "this kind of model has no positions that could be shared"
+        reason = "this kind of model has no positions that could be shared: use rope_scaling yarn"
     elif config.mmproj or kinds(config):
         reason = "it cannot be combined with mmproj or speculative decoding"
     if reason:
