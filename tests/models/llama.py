@@ -1,6 +1,8 @@
 """A one-layer Llama with random weights and a vocabulary of bytes, with whatever a test needs.
 
-`fim` adds the tokens of an infill, `pooling` makes an embedding model of it.
+`fim` adds the tokens of an infill, `pooling` makes an embedding model of it, and with another
+`arch` (`llada`, a diffusion model) the same tensors are one of that architecture. `n_embd_out` says
+that rows of its output have more numbers than they have, as llama.cpp does of DeepSeek V4.
 """
 
 from collections.abc import Mapping
@@ -26,10 +28,17 @@ FIM: Mapping[str, int] = {
 N_VOCAB = SPACE + 6
 
 
-def write_llama(path: Path, *, fim: tuple[str, ...] = (), pooling: str = "") -> Path:
+def write_llama(
+    path: Path,
+    *,
+    fim: tuple[str, ...] = (),
+    pooling: str = "",
+    arch: str = "llama",
+    n_embd_out: int = 0,
+) -> Path:
     """Write the model."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("random llama")
+    writer = gguf.GGUFWriter(path, arch)
+    writer.add_name(f"random {arch}")
     writer.add_context_length(N_CTX)
     writer.add_embedding_length(N_EMBD)
     writer.add_feed_forward_length(N_FF)
@@ -37,6 +46,8 @@ def write_llama(path: Path, *, fim: tuple[str, ...] = (), pooling: str = "") -> 
     writer.add_head_count(N_HEAD)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(N_EMBD // N_HEAD)
+    if n_embd_out:
+        writer.add_uint32(f"{arch}.embedding_length_out", n_embd_out)
     if pooling:
         writer.add_pooling_type(gguf.PoolingType[pooling.upper()])
     add_vocabulary(writer)

@@ -1,7 +1,9 @@
-"""Tiny models with random weights whose memory cannot be cut anywhere.
+"""Tiny models with random weights whose memory is not one plain cache. The vocabulary is bytes.
 
-`mamba` has recurrent layers alone, `lfm2` short convolutions and attention in turn (a hybrid), and
-`gemma3` every other layer with a sliding window of `WINDOW` tokens. The vocabulary is bytes.
+`mamba` has recurrent layers alone, `lfm2` short convolutions and attention in turn (a hybrid),
+`plamo2` Mamba and attention, and `gemma3` every other layer with a sliding window of `WINDOW`
+tokens: these cannot be cut anywhere.
+`minimax-m3` can: it has an indexer, with a cache of its own, that chooses the tokens to look at.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,8 +47,58 @@ def write_mamba(path: Path) -> Path:
     return _write(path, "mamba", shapes, numbers, [0] * N_LAYER)
 
 
-def write_lfm2(path: Path) -> Path:
-    """Write a hybrid: convolutions, whose state is their last tokens, and attention."""
+def write_plamo2(path: Path) -> Path:
+    """Write a hybrid of attention and Mamba, of which llama.cpp computes one sequence a batch."""
+    inner, n_dt = 2 * N_EMBD, 64
+    attention = {
+        "attn_qkv.weight": (3 * N_EMBD, N_EMBD),
+        "attn_q_norm.weight": (N_HEAD, N_EMBD // N_HEAD),
+        "attn_k_norm.weight": (N_HEAD, N_EMBD // N_HEAD),
+        "attn_output.weight": (N_EMBD, N_EMBD),
+    }
+    recurrent = {
+        "ssm_in.weight": (2 * inner, N_EMBD),
+        "ssm_conv1d.weight": (inner, _N_CONV),
+        "ssm_x.weight": (n_dt + 2 * _N_STATE, inner),
+        "ssm_dt.weight": (_N_STEP, n_dt),
+        "ssm_dt.bias": (_N_STEP,),
+        "ssm_a": (_N_STEP,),
+        "ssm_d": (_N_STEP,),
+        "ssm_out.weight": (N_EMBD, inner),
+        "ssm_dt_norm": (n_dt,),
+        "ssm_b_norm": (_N_STATE,),
+        "ssm_c_norm": (_N_STATE,),
+    }
+    rest = {
+        "attn_norm.weight": (N_EMBD,),
+        "post_attention_norm": (N_EMBD,),
+        "ffn_norm.weight": (N_EMBD,),
+        "ffn_up.weight": (2 * N_FF, N_EMBD),
+        "ffn_down.weight": (N_EMBD, N_FF),
+        "post_ffw_norm": (N_EMBD,),
+    }
+    n_kv = [N_HEAD, 0]
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,)}
+    for i, n in enumerate(n_kv):
+        layer = (attention if n else recurrent) | rest
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    numbers = {
+        "attention.key_length": N_EMBD // N_HEAD,
+        "attention.value_length": N_EMBD // N_HEAD,
+        "ssm.conv_kernel": _N_CONV,
+        "ssm.inner_size": inner,
+        "ssm.state_size": _N_STATE,
+        "ssm.time_step_rank": _N_STEP,
+        "ssm.group_count": 0,
+    }
+    return _write(path, "plamo2", shapes, numbers, n_kv)
+
+
+def write_lfm2(path: Path, *, window: int = 0) -> Path:
+    """Write a hybrid: convolutions, whose state is their last tokens, and attention.
+
+    With a `window` its attention sees that many tokens.
+    """
     n_kv = [0, N_HEAD] * (N_LAYER // 2)
     shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "token_embd_norm.weight": (N_EMBD,)}
     for i, n in enumerate(n_kv):
@@ -57,7 +109,8 @@ def write_lfm2(path: Path) -> Path:
         }
         layer = (_attention() if n else convolution) | _feed_forward()
         shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
-    return _write(path, "lfm2", shapes, {"shortconv.l_cache": 3}, n_kv)
+    numbers = {"shortconv.l_cache": 3, "attention.sliding_window": window}
+    return _write(path, "lfm2", shapes, numbers, n_kv)
 
 
 def write_gemma3(path: Path) -> Path:
@@ -76,8 +129,56 @@ def write_gemma3(path: Path) -> Path:
     return _write(path, "gemma3", shapes, numbers, [N_HEAD] * N_LAYER)
 
 
-WRITERS = {"mamba": write_mamba, "lfm2": write_lfm2, "gemma3": write_gemma3}
-"""By the name of the architecture."""
+def write_minimax_m3(path: Path) -> Path:
+    """Write a model whose layers but the first look at a few blocks of tokens, as told by keys."""
+    size, half = N_EMBD // N_HEAD, N_EMBD // 2
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD), "output_norm.weight": (N_EMBD,)}
+    for i in range(2):
+        layer = _attention() | _feed_forward()
+        for name in ("attn_k.weight", "attn_v.weight"):
+            layer[name] = (half, N_EMBD)
+        if i:
+            experts = {
+                "gate": (2, N_FF, N_EMBD),
+                "up": (2, N_FF, N_EMBD),
+                "down": (2, N_EMBD, N_FF),
+            }
+            for part, shape in experts.items():
+                layer |= {f"ffn_{part}_exps.weight": shape, f"ffn_{part}_shexp.weight": shape[1:]}
+                del layer[f"ffn_{part}.weight"]
+            layer |= {
+                "ffn_gate_inp.weight": (2, N_EMBD),
+                "exp_probs_b.bias": (2,),
+                "indexer.q_proj.weight": (half, N_EMBD),
+                "indexer.k_proj.weight": (size, N_EMBD),
+                "indexer.q_norm.weight": (size,),
+                "indexer.k_norm.weight": (size,),
+            }
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    numbers = {
+        "leading_dense_block_count": 1,
+        "expert_feed_forward_length": N_FF,
+        "expert_count": 2,
+        "expert_used_count": 1,
+        "expert_shared_count": 1,
+        "expert_gating_func": 2,
+        "rope.dimension_count": size // 2,
+        "attention.indexer.head_count": 2,
+        "attention.indexer.key_length": size,
+        "attention.indexer.block_size": 4,
+        "attention.indexer.top_k": 3,
+        "attention.indexer.local_blocks": 1,
+    }
+    return _write(path, "minimax-m3", shapes, numbers, [2, 2])
+
+
+WRITERS = {
+    "mamba": write_mamba,
+    "lfm2": write_lfm2,
+    "plamo2": write_plamo2,
+    "gemma3": write_gemma3,
+}
+"""Of those that cannot be cut anywhere, by the name of the architecture."""
 
 
 def _attention() -> Shapes:
@@ -107,7 +208,7 @@ def _write(
     writer.add_context_length(8192)
     writer.add_embedding_length(N_EMBD)
     writer.add_feed_forward_length(N_FF)
-    writer.add_block_count(N_LAYER)
+    writer.add_block_count(len(n_kv))
     writer.add_head_count(N_HEAD)
     writer.add_head_count_kv(list(n_kv))
     writer.add_layer_norm_rms_eps(1e-5)
@@ -126,6 +227,6 @@ def _weights(name: str, shape: tuple[int, ...]) -> Floats:
     if "norm" in name:
         return np.ones(shape, np.float32)
     if name.endswith("ssm_a"):  # how fast each state forgets
-        return -np.tile(np.arange(1, shape[1] + 1, dtype=np.float32), (shape[0], 1))
+        return -np.tile(np.arange(1, shape[-1] + 1, dtype=np.float32), (*shape[:-1], 1))
     scale = 1.0 if name == "token_embd.weight" else 1 / np.sqrt(shape[-1])
     return (random.standard_normal(shape) * scale).astype(np.float32)

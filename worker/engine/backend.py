@@ -327,6 +327,10 @@ class Backend(Protocol):
         """Whether a part of a sequence can be shared with another."""
 
     @property
+    def can_batch(self) -> bool:
+        """Whether a batch may have rows of several sequences."""
+
+    @property
     def can_rewind(self) -> bool:
         """Whether the tokens of the last `decode` can be removed: not with recurrent memory."""
 

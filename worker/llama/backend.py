@@ -22,7 +22,9 @@ from worker.llama.media.pieces import open_saved
 from worker.llama.media.reader import NO_MEDIA, MediaReader
 from worker.llama.model import (
     Progress,
+    can_batch,
     can_copy,
+    has_position_table,
     is_recurrent,
     load,
     spare_sequence,
@@ -215,14 +217,24 @@ class LlamaBackend:
 
     @property
     def can_group(self) -> bool:
-        """Whether self-extend works; not with a sliding window, which selects cells by position."""
+        """Whether self-extend works; not with a sliding window, which selects cells by position.
+
+        Nor with a table of positions, which the cells' keys are made with.
+        """
         has_window = lib.llama_model_n_swa(self._loaded.model) > 0
-        return self.can_shift and self.can_rewind and not has_window
+        if has_window or has_position_table(self._config):
+            return False
+        return self.can_shift and self.can_rewind
 
     @property
     def can_copy(self) -> bool:
         """Whether cells can be shared."""
         return can_copy(self._loaded.model)
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether a batch may have rows of several sequences."""
+        return can_batch(self._loaded.model)
 
     @property
     def can_rewind(self) -> bool:
@@ -236,8 +248,14 @@ class LlamaBackend:
 
     @property
     def can_shift(self) -> bool:
-        """Whether positions can be moved in this kind of cache."""
-        return bool(lib.llama_memory_can_shift(self._memory))
+        """Whether positions can be moved in this kind of cache.
+
+        Where recurrent layers stand beside windows (LFM2), all attention has windows, and llama.cpp
+        aborts when it moves the cells of the cache for whole contexts, which has no layers.
+        """
+        model = self._loaded.model
+        has_empty_cache = is_recurrent(model) and lib.llama_model_n_swa(model) > 0
+        return bool(lib.llama_memory_can_shift(self._memory)) and not has_empty_cache
 
     @property
     def tokens(self) -> LlamaVocabulary:

@@ -20,7 +20,7 @@ from worker.engine.cache.prefix import common_prefix
 from worker.engine.speculation.draft import Drafter, DraftRequest
 from worker.llama.backend import LlamaBackend
 from worker.llama.batch import Batch
-from worker.llama.model import is_recurrent, load
+from worker.llama.model import LoadedModel, can_generate, is_recurrent, load
 from worker.llama.vocabulary import LlamaVocabulary
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class DraftModel(Drafter):
     def __init__(self, config: WorkerConfig, target: LlamaVocabulary, n_ctx_slot: int) -> None:
         self._loaded = load(_of_draft(config, n_ctx_slot), lambda _fraction: None)
         self._vocab = LlamaVocabulary(lib.llama_model_get_vocab(self._loaded.model))
-        fault = _mismatch(target, self._vocab) or _unfit(self._loaded.model)
+        fault = _mismatch(target, self._vocab) or _unfit(self._loaded)
         if fault:
             self._loaded.close()
             name = Path(config.model_draft).name
@@ -192,6 +192,8 @@ def _mismatch(target: LlamaVocabulary, draft: LlamaVocabulary) -> str:
     return ""
 
 
-def _unfit(model: object) -> str:
+def _unfit(loaded: LoadedModel) -> str:
+    if not can_generate(loaded.model, loaded.context):
+        return "it generates no text token by token"
     reason = "a recurrent model cannot drop the tokens of a rejected draft"
-    return reason if is_recurrent(model) else ""
+    return reason if is_recurrent(loaded.model) else ""

@@ -20,7 +20,7 @@ from worker.files.context_size import (
     reachable_context,
     slot_context,
 )
-from worker.files.gguf_header import Header, cache_bytes, read_header
+from worker.files.gguf_header import Header, cache_bytes, read_header, tensor_names
 from worker.files.model_file import paths_of
 from worker.host.topology import usable_memory
 from worker.host.weights import maps
@@ -52,6 +52,9 @@ _PROBED = 16
 _NEVER_SHARED = frozenset({"deepseek4", "glm5-next"})
 """Architectures whose cells stay with one sequence: llama.cpp aborts if a part of DeepSeek V4's is
 shared, and sequences that share cells of GLM 5 Next get other logits."""
+_NEVER_BATCHED = frozenset({"plamo2"})
+"""Architectures whose sequences are computed one at a time: in a batch of several llama.cpp writes
+the states of PLaMo 2 into those of others, or aborts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,7 +179,8 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
         raise ConfigError(f"{what}: name one, -c or n_ctx")
     original = metadata(model, f"{architecture(model)}.rope.scaling.original_context_length")
     n_original = int(original) if original.isdecimal() else 0
-    n_ctx_train = reachable_context(config, n_ctx_train, n_original)
+    longest = n_ctx_train if has_position_table(config) else LONGEST
+    n_ctx_train = min(reachable_context(config, n_ctx_train, n_original), longest)
 
     def fits(larger: WorkerConfig) -> bool:
         return is_cache_on_gpu(model, config) or fits_host(read_header(Path(config.model)), larger)
@@ -193,11 +197,11 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
                 },
             )
         library.forget_log()
-        n_ctx_slot = slot_context(candidate, n_ctx_train)
+        n_ctx_slot = min(slot_context(candidate, n_ctx_train), longest)
         context = _make_context(model, candidate, n_ctx_slot)
         tight = is_tight(config, devices()) if context and uses_gpu(config) else ""
         if context and not tight:
-            _warn_of_cap(candidate, n_ctx_slot)
+            _warn_of_cap(candidate, n_ctx_slot, has_table=longest < LONGEST)
             return context, n_ctx_slot
         if context:
             lib.llama_free(context)
@@ -208,16 +212,17 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
     raise (_Short if uses_gpu(config) else ConfigError)(fault)
 
 
-def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int) -> None:
+def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int, *, has_table: bool) -> None:
     """Say why slots have less than `-c` promises: the model knows no later positions."""
     wanted = config.n_ctx if config.kv_unified else config.n_ctx // config.n_slots
+    hint = "--rope-scaling yarn or --grp-attn-n reach further"
     if n_ctx_slot < min(wanted, config.n_ctx_per_slot or wanted):
         logger.warning(
             "context is longer than the model was trained on",
             extra={
                 "n_ctx": wanted,
                 "action": f"each slot has {n_ctx_slot} tokens",
-                "hint": "--rope-scaling yarn or --grp-attn-n reach further",
+                "hint": "the model has no positions beyond" if has_table else hint,
             },
         )
 
@@ -273,6 +278,16 @@ def can_cut_anywhere(model: Any) -> bool:
 def can_copy(model: Any) -> bool:
     """Return whether a sequence can take what another one holds."""
     return architecture(model) not in _NEVER_SHARED
+
+
+def can_batch(model: Any) -> bool:
+    """Return whether a batch may have rows of several sequences."""
+    return architecture(model) not in _NEVER_BATCHED
+
+
+def has_position_table(config: WorkerConfig) -> bool:
+    """Return whether positions are rows of a table (GPT-2): llama.cpp aborts beyond its end."""
+    return "position_embd.weight" in tensor_names(Path(config.model))
 
 
 def is_unified(model: Any, config: WorkerConfig) -> bool:

@@ -52,8 +52,8 @@ class LlamaStates:
         """Tokens that a layer sees; 0 with recurrent layers, which cannot be cut anywhere."""
         self._has_places = lib.llama_model_rope_type(model) in _PLACED
         n_streams = 1 if config.kv_unified else config.n_slots
-        # With sliding windows or recurrent memory a state is not that of one plain cache.
-        self.n_streams = 0 if self.needs_checkpoints else n_streams
+        is_plain = not self.needs_checkpoints and self._is_one_cache(n_streams)
+        self.n_streams = n_streams if is_plain else 0
         self._spare = spare_sequence(context, config)
         self.can_cut = self._spare > 0 and not self.needs_checkpoints
         is_used = bool(config.slot_save_path)
@@ -90,6 +90,11 @@ class LlamaStates:
         lib.llama_memory_seq_rm(self._memory, self._spare, -1, -1)
         return is_read
 
+    def _is_one_cache(self, n_streams: int) -> bool:
+        """Whether the memory, which is empty yet, is one cache: an indexer has one of its own."""
+        size = int(lib.llama_state_seq_get_size(self._context, 0))
+        return size == _PREFIX.size + NUMBER.size * (1 + n_streams)
+
     def _copy(self, seq: int) -> memoryview:
         data = self._read(seq)
         if len(data) < _PREFIX.size:
@@ -112,7 +117,7 @@ class LlamaStates:
 
     def put(self, seq: int, state: State, n_pos: int) -> bool:
         """Replace a sequence; False if the state does not fit, and the sequence is empty then."""
-        if not self.needs_checkpoints and not are_cells(state, n_pos, has_places=self._has_places):
+        if self.n_streams and not are_cells(state, n_pos, has_places=self._has_places):
             lib.llama_memory_seq_rm(self._memory, seq, -1, -1)
             return False
         self._settle(seq)

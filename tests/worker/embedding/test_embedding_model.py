@@ -1,5 +1,6 @@
 """Embeddings, reranking and infill on the real llama.cpp: SmolLM2, and tiny random models."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,22 @@ def test_an_encoder_without_embeddings_cannot_start(tmp_path: Path, kind: str) -
     path = write_encoder(tmp_path, kind)
     with pytest.raises(ConfigError, match="give --embeddings"):
         LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
+
+
+def test_a_diffusion_model_is_not_called_an_encoder(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "llada.gguf", arch="llada")
+    with pytest.raises(ConfigError, match="is a diffusion model"):
+        LlamaBackend(WorkerConfig(model=str(path), n_threads=1), lambda _: None)
+
+
+def test_a_model_of_which_llama_cpp_would_read_too_much_makes_no_embeddings(tmp_path: Path) -> None:
+    """As of DeepSeek V4: it would end the process."""
+    path = str(write_llama(tmp_path / "wide.gguf", n_embd_out=64))
+    config = WorkerConfig(model=path, n_threads=1, embeddings=True)
+    with pytest.raises(ConfigError, match=r"makes no embeddings of wide\.gguf"):
+        LlamaBackend(config, lambda _: None)
+    LlamaBackend(replace(config, embeddings=False, reranking=True), lambda _: None).close()
+    LlamaBackend(replace(config, embeddings=False), lambda _: None).close()
 
 
 @pytest.mark.parametrize("embeddings", [False, True])

@@ -15,6 +15,7 @@ from tests.worker.served import Served, is_plausible
 from worker.drafting import open_drafter
 from worker.engine.cache.self_extend import SelfExtend
 from worker.engine.speculation.draft import Drafters, DraftRequest
+from worker.llama.backend import LlamaBackend
 from worker.llama.draft import CATCH_UP, DraftModel
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
@@ -133,6 +134,18 @@ def test_a_draft_model_with_another_vocabulary_is_refused(single: Served, tmp_pa
     other = WorkerConfig(model_draft=str(write_llama(tmp_path / "other.gguf")), n_threads=2)
     with pytest.raises(ConfigError, match=r"other\.gguf: its .* the model's"):
         open_drafter(other, single.backend)
+
+
+@pytest.mark.cpu
+def test_a_model_that_generates_nothing_makes_no_drafts(tmp_path: Path) -> None:
+    """llama.cpp would end the process with the first of several rows."""
+    path = str(write_llama(tmp_path / "llama.gguf"))
+    draft = str(write_llama(tmp_path / "llada.gguf", arch="llada"))
+    config = WorkerConfig(model=path, model_draft=draft, n_threads=1)
+    backend = LlamaBackend(config, lambda _fraction: None)
+    with pytest.raises(ConfigError, match=r"llada\.gguf: it generates no text token by token"):
+        open_drafter(config, backend)
+    backend.close()
 
 
 def test_a_draft_model_that_cannot_be_read_is_refused(single: Served, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def _vocabulary() -> Vocabulary:
 class FakeBackend:
     """Implements `worker.engine.backend.Backend` over plain lists."""
 
-    can_copy = can_group = can_rewind = can_shift = True
+    can_batch = can_copy = can_group = can_rewind = can_shift = True
     """Plain lists can be cut, shared and shifted, and have no positions that could conflict."""
 
     def __init__(self, config: WorkerConfig) -> None:

@@ -59,7 +59,10 @@ class StepPlan:
 
 
 class StepPolicy:
-    """Decodes every slot in each step and fills the step's time with prompts, in one batch."""
+    """Decodes every slot in each step and fills the step's time with prompts, in one batch.
+
+    Where a batch may have one sequence only, slots take turns.
+    """
 
     def __init__(
         self, backend: Backend, speculator: Speculator, extend: SelfExtend | None = None
@@ -69,6 +72,9 @@ class StepPolicy:
         self._n_slots = backend.card.n_slots
         self._speculator = speculator
         self._extend = extend
+        self._can_batch = backend.can_batch
+        self._turn = 0
+        """The slot that computes next, or the one after it, where a batch may have but one."""
 
     def plan(self, slots: Sequence[Slot], budget: StepBudget) -> StepPlan:
         """Return the decoding slots' rows, then prompts in the order of `reading_order`.
@@ -76,6 +82,16 @@ class StepPolicy:
         `slots` are the busy ones that may take part; each has at most one row. No row at all means
         that each slot waits for what another one reads.
         """
+        if self._can_batch:
+            return self._plan(slots, budget)
+        for slot in sorted(slots, key=lambda slot: (slot.id - self._turn) % self._n_slots):
+            plan = self._plan([slot], budget)
+            if plan.rows or plan.media:
+                self._turn = slot.id + 1
+                return plan
+        return StepPlan()
+
+    def _plan(self, slots: Sequence[Slot], budget: StepBudget) -> StepPlan:
         decoding = [slot for slot in slots if slot.state is SlotState.DECODE]
         prompts = StepPlan()
         if len(decoding) < len(slots):

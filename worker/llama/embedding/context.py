@@ -186,8 +186,10 @@ def open_embedder(
     name = Path(config.model).name
     if not (config.embeddings or config.reranking):
         if not can_generate(loaded.model, loaded.context):
-            raise ConfigError(f"{name} is an encoder, made for embeddings: give --embeddings")
+            raise ConfigError(_without_text(name, loaded.model))
         return None
+    if _has_wider_rows(loaded) and _pooling(loaded.model, config) != "rank":
+        raise ConfigError(f"llama.cpp makes no embeddings of {name}: only reranking is possible")
     n_train = trained_context(loaded.model)
     n_ctx = min(loaded.n_ctx_slot, n_train or loaded.n_ctx_slot)
     opened = _opened(loaded, config, n_ctx)
@@ -209,6 +211,21 @@ def _warn_without_head(path: Path) -> None:
                 "hint": "give a reranker, or leave --reranking and --pooling rank out",
             },
         )
+
+
+def _has_wider_rows(loaded: LoadedModel) -> bool:
+    """Whether llama.cpp would read more than a row has, and abort: DeepSeek V4, Qwen 4.
+
+    A row of them has several streams for their own draft heads, which an embedding has not.
+    """
+    is_wider = lib.llama_model_n_embd_out(loaded.model) > lib.llama_model_n_embd(loaded.model)
+    return is_wider and can_generate(loaded.model, loaded.context)
+
+
+def _without_text(name: str, model: Any) -> str:
+    if lib.llama_model_is_diffusion(model):
+        return f"{name} is a diffusion model: their way of generating text is not served"
+    return f"{name} is an encoder, made for embeddings: give --embeddings"
 
 
 def _opened(loaded: LoadedModel, config: WorkerConfig, n_ctx: int) -> EmbeddingContext:

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.wire.messages import TaskKey
+from protocol.wire.messages import Done, TaskKey
 from protocol.wire.sampling import SamplingParams
 from tests.worker.engines import Rig
 from worker.engine.backend import BatchRow
+from worker.engine.fake.backend import FakeBackend
 from worker.engine.fake.sampler import FakeSampler
 from worker.engine.scheduling.budget import StepBudget
 from worker.engine.scheduling.policy import StepPolicy, reading_order
@@ -182,3 +183,28 @@ def test_nobody_reads_before_who_comes_first_has_all(found: list[tuple[int, int]
 def test_a_prompt_is_read_step_by_step_where_nobody_decodes(budget: int) -> None:
     _, batches = rig_of(250, beside=0)
     assert [sum(len(row.tokens) for row in batch) for batch in batches[:3]] == [100, 100, 50]
+
+
+# ---- one sequence a batch -------------------------------------------------------------------
+
+
+def test_slots_take_turns_where_a_batch_may_have_one_sequence_only(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    monkeypatch.setattr(FakeBackend, "can_batch", False)
+    _, batches = rig_of(250)
+    assert all(len(batch) == 1 for batch in batches)
+    assert [batch[0].seq for batch in batches[:8]] == [1, 2, 3, 0] * 2
+    assert [prompts(batch) for batch in batches if batch[0].seq == 3][:4] == [100, 100, 50, 0]
+
+
+def test_a_slot_that_waits_for_another_one_gives_up_its_turn(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    monkeypatch.setattr(FakeBackend, "can_batch", False)
+    rig = Rig(n_slots=3, n_ctx=4096, n_batch=512)
+    tasks = [rig.submit("The same long prompt. " * 20, n_predict=3) for _ in range(3)]
+    while rig.engine.n_busy or not any(isinstance(one, Done) for one in rig.emitted):
+        rig.turn()
+    ended = [one.task.id for one in rig.envelopes if isinstance(one.payload, Done)]
+    assert sorted(ended) == tasks

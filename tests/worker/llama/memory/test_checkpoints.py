@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import llama_cpp.llama_cpp as lib
 import pytest
 
-from tests.models.memories import WINDOW, WRITERS
+from tests.models.memories import WINDOW, WRITERS, write_lfm2
 from tests.worker.conftest import serving
 from tests.worker.served import Served
 from worker.engine.backend import BatchRow
@@ -227,6 +228,16 @@ def test_a_cut_leaves_the_logits_of_a_fresh_sequence(one: Served) -> None:
     found = backend._logits(backend._batch.last[0])[:200]
     assert found == pytest.approx(expected, abs=1e-3)
     backend.clear()
+
+
+def test_a_cache_without_layers_is_not_shifted(tmp_path: Path) -> None:
+    """llama.cpp would end the process."""
+    path = str(write_lfm2(tmp_path / "lfm2.gguf", window=WINDOW))
+    with running(path, 2, swa_full=True) as served:
+        assert lib.llama_memory_can_shift(served.backend._memory)
+        assert not served.backend.can_shift
+        answers = [served.ask(RULES + end, **SAMPLED) for end in (*ASKED[:2], ASKED[0])]
+        assert answers[0].text == answers[2].text
 
 
 def test_swa_full_keeps_as_many_cells_for_windows_so_that_a_context_can_be_shifted(
