@@ -87,8 +87,11 @@ class PoolStatus:
         Another configured model must not answer in its place. Raises `TaskError`.
         """
         dispatcher, names = self._dispatcher, self._dispatcher.queue.depths()
-        if model and model not in names and (absent := self.why_absent(model)) is not None:
-            raise absent
+        if model and model not in names:
+            if (absent := self.why_absent(model)) is not None:
+                raise absent
+            if dispatcher.slots.expects(model):
+                raise loading()
         if len(names) > 1 and not model:
             raise InvalidRequest("model name is missing from the request", param="model")
         name = _named(dispatcher, model) if model and len(names) > 1 else next(iter(names), None)

@@ -43,6 +43,10 @@ class SlotMap:
         slots = self._by_model.get(model)
         return slots.n if slots is not None else 0
 
+    def expects(self, model: str) -> bool:
+        """Return whether a worker of a model is configured here and was not ready yet."""
+        return any(self._workers[name].model == model for name in self._expected)
+
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
         self._configured |= {worker.name for worker in workers}

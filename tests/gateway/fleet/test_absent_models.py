@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.pool.workers.slot_map import ExpectedWorker
 from protocol.process.control import FleetReport, ProcessReport
 from tests.fakes.echo import FakeOptions
 from tests.gateway.fleet.test_admin_api import Supervisor
@@ -92,3 +93,18 @@ async def test_the_metrics_count_workers_that_are_not_connected(tmp_path: Path) 
         await gateway.workers[0].die()
         await until(lambda: not gateway.pool.status.workers())
         assert await workers_of(gateway, "fake") == {"ready": 0, "disconnected": 1}
+
+
+async def test_nor_does_it_where_workers_are_units_of_their_own(
+    tmp_path: Path,
+) -> None:
+    body = {"prompt": "Hello", "n_predict": 4}
+    async with running(tmp_path) as gateway:
+        gateway.pool.dispatcher.slots.expect([ExpectedWorker("h/w1", "big", 2)])
+        await gateway.add_worker(FakeOptions(name="h/w0"))
+        refused = await gateway.post("/completion", {**body, "model": "big"})
+        assert refused.status_code == 503
+        assert (await gateway.post("/completion", {**body, "model": "any"})).status_code == 200
+        await gateway.add_worker(FakeOptions(name="h/w1", model="big"))
+        answer = await gateway.post("/completion", {**body, "model": "big"})
+        assert answer.json()["model"] == "big"
