@@ -29,7 +29,7 @@ from protocol.process.shared_memory import make_shared
 from protocol.system_prompt import load_system_prompt
 from protocol.wire.accounts import N_BYTES, AccountTable
 from protocol.wire.facts import ModelCard
-from protocol.wire.messages import Hello, LoadingProgress
+from protocol.wire.messages import Hello
 from protocol.wire.side_tasks import SetSystemPrompt
 from worker.embedding.batcher import EmbeddingBatcher
 from worker.engine.engine import Engine
@@ -275,7 +275,6 @@ class WorkerProcess:
         percent = int(fraction * 100)
         if percent > self._reported:
             self._reported = percent
-            self._outbound_queue.put([LoadingProgress(fraction=fraction)])
             self._notifier.progress(fraction)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -302,8 +301,7 @@ def _hello_and_accounts(config: WorkerConfig) -> tuple[Hello, AccountTable]:
             "no shared memory",
             extra={"cause": error, "action": "if this worker dies, its last step is not counted"},
         )
-    model, pid = config.alias, os.getpid()
-    hello = Hello(worker=config.name, epoch=epoch, pid=pid, model=model, accounts=fd)
+    hello = Hello(worker=config.name, epoch=epoch, model=config.alias, accounts=fd)
     return hello, AccountTable(memory, epoch)
 
 

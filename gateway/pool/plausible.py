@@ -74,7 +74,7 @@ _STATS, _TIMINGS, _USAGE = (
 )
 _CARD_SIZES = ("n_params", "size", "n_lora", "n_embd_out")
 _CARD_TEXTS = (
-    *("path", "fingerprint", "ftype", "description", "reasoning_format", "media_marker"),
+    *("path", "fingerprint", "ftype", "reasoning_format", "media_marker"),
     *("bos_token", "eos_token", "build", "device", "pooling"),
 )
 _LONGEST_TEXT = 8192

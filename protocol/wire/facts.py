@@ -46,7 +46,6 @@ class ModelCard:
     n_params: int = 0
     size: int = 0
     ftype: str = ""
-    description: str = ""
     chat_template: str = ""
     reasoning_format: str = "auto"
     """Reasoning format of a chat that names none."""

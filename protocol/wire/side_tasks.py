@@ -148,5 +148,3 @@ class SetSystemPrompt(TaskMessage):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemPromptSet(Terminal):
     """Answers `SetSystemPrompt`."""
-
-    n_tokens: int

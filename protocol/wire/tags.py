@@ -22,7 +22,6 @@ TAGS: dict[str, type[m.Message | m.TaskMessage]] = {
     "successor": sharing.Successor,
     "stay": sharing.Stay,
     "hello": m.Hello,
-    "loading": m.LoadingProgress,
     "ready": m.Ready,
     "admitted": m.Admitted,
     "heartbeat": m.Heartbeat,

@@ -214,7 +214,7 @@ class FakeEngine:
             code = ErrorCode.CONTEXT_EXCEEDED
             return m.Failed(code=code, message="the system prompt is too long")
         self.system = message.prompt
-        return side_tasks.SystemPromptSet(n_tokens=len(message.prompt))
+        return side_tasks.SystemPromptSet()
 
     @property
     def busy(self) -> int:

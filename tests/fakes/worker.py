@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -104,7 +103,6 @@ class FakeWorker:
         hello = m.Hello(
             worker=self.options.name,
             epoch=self.epoch,
-            pid=os.getpid(),
             model=self.options.model,
             wire_version=self.options.wire_version,
             connection=self.options.connection,
@@ -140,7 +138,7 @@ class FakeWorker:
             has_vision=bool(o.media_marker),
             has_audio=o.has_audio,
         )
-        await self.send(m.LoadingProgress(fraction=1.0), m.Ready(card=card, is_held=o.is_held))
+        await self.send(m.Ready(card=card, is_held=o.is_held))
 
     async def admit(self) -> None:
         """Be held no more."""

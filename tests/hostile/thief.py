@@ -73,7 +73,7 @@ class Thief:
 
     def hello(self, **more: Any) -> bytes:
         """Return a greeting as its first frame."""
-        hello = m.Hello(worker=self.name, epoch=self._n, pid=1, model="stolen")
+        hello = m.Hello(worker=self.name, epoch=self._n, model="stolen")
         return codec.encode(0, [replace(hello, **more)])
 
     def _greeted(self, *frames: bytes) -> None:

@@ -104,7 +104,6 @@ _MESSAGES: list[tuple[Any, ...]] = [
     ("cached", {"added": [b"x" * 1_000_001, b"", b"short"], "removed": [bytes(16)] * 10_000}),
     ("cached", {"added": list(range(100_000))}),
     ("heartbeat", {"step": -1, "busy": 2**40}),
-    ("loading", {"fraction": float("nan")}),
     ("progress", 1, 0, -1, {"total": -1, "cached": -1, "processed": -1, "time_ms": -1.0}),
     ("cached", {"added": [bytes(8200)] * 200, "removed": [bytes(8200)] * 200}),
     ("failed", 1, 0, -1, {"code": "overloaded", "message": "", "detail": {"queue_position": 5}}),

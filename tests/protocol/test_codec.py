@@ -336,14 +336,14 @@ import sys, protocol
 protocol.WIRE_VERSION += 1
 from protocol.wire import codec, messages as m
 print([said.wire_version for said in codec.decode(bytes.fromhex(sys.argv[1])).messages])
-hello = m.Hello(worker="w", epoch=1, pid=1, model="m")
+hello = m.Hello(worker="w", epoch=1, model="m")
 print(codec.encode(0, [hello, m.Welcome(gateway="g")]).hex())
 """
 
 
 def test_peers_of_two_releases_read_each_others_wire_version() -> None:
     """A version that was left out as the default of its sender was read as the reader's own."""
-    hello = m.Hello(worker="w", epoch=1, pid=1, model="m")
+    hello = m.Hello(worker="w", epoch=1, model="m")
     ours = codec.encode(0, [hello, m.Welcome(gateway="g")]).hex()
     said = subprocess.run(
         [sys.executable, "-c", _NEXT_RELEASE, ours], capture_output=True, text=True, check=True

@@ -90,7 +90,7 @@ def worker(endpoint: str, trace: Trace) -> Iterator[None]:
     config = WorkerConfig(backend="fake", n_slots=1, n_ctx=1024, fake_step_ms=5)
     backend, outbound_queue = FakeBackend(config), OutboundQueue()
     engine = Engine(backend, EngineConfig(n_slots=1, n_ctx=1024), outbound_queue.put)
-    hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+    hello = m.Hello(worker="w", epoch=1, model="fake")
     link = Link([GatewayConnection(context, endpoint, "w:1")], outbound_queue, hello)
     link.open()
     link.attach(engine, PromptReader(backend, cuts_long=False), backend.card)

@@ -1,6 +1,5 @@
 """What gateways and clients are told of a loaded model."""
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +82,6 @@ def _of_file(model: Any) -> dict[str, Any]:
         "n_params": int(lib.llama_model_n_params(model)),
         "size": int(lib.llama_model_size(model)),
         "ftype": _text(lib.llama_ftype_name(lib.llama_model_ftype(model))),
-        "description": _description(model),
     }
 
 
@@ -110,9 +108,3 @@ def _chat_template(config: WorkerConfig, model: Any) -> str:
         have = f"{len(found)} characters, and at most {_LONGEST_TEMPLATE} are possible"
         raise ConfigError(f"the chat template of {config.model} has {have}: --chat-template")
     return found
-
-
-def _description(model: Any) -> str:
-    buffer = ctypes.create_string_buffer(256)
-    lib.llama_model_desc(model, buffer, len(buffer))
-    return buffer.value.decode(errors="replace")

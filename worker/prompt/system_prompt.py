@@ -38,7 +38,7 @@ class SystemPrefix:
             )
         self._tokens, self._anti_prompt = tokens, message.anti_prompt
         self.current = message
-        return SystemPromptSet(n_tokens=len(tokens))
+        return SystemPromptSet()
 
     def __bool__(self) -> bool:
         return bool(self._tokens)

@@ -17,7 +17,6 @@ class Hello(Message):
 
     worker: str
     epoch: int
-    pid: int
     model: str
     """The alias under which the model will be served, known before it is loaded."""
     connection: int = 0
@@ -45,13 +44,6 @@ class Refused(Message):
     """Answers `Hello` with a rejection; connecting again would not help."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadingProgress(Message):
-    """The model is being read; `fraction` is 0 to 1."""
-
-    fraction: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Pair:
         self.engine = Engine(self.backend, engine_config, self.outbound_queue.put)
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
-        hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+        hello = m.Hello(worker="w", epoch=1, model="fake")
         connections = [GatewayConnection(self.context, endpoint, "w:1")]
         self.link = Link(connections, self.outbound_queue, hello, is_held=is_held)
         self.link.open()

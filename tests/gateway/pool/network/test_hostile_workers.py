@@ -320,7 +320,7 @@ async def test_what_is_said_again_and_again_is_not_logged_again_and_again(
 
 @pytest.mark.slow
 async def test_who_greets_without_end_is_blocked(fleet: Fleet) -> None:
-    hello = codec.encode(0, [m.Hello(worker="bad", epoch=1, pid=1, model="x")])
+    hello = codec.encode(0, [m.Hello(worker="bad", epoch=1, model="x")])
     async with fleet.worker(fleet.keys("good"), "good"):
         async with fleet.worker(fleet.keys("bad"), "bad") as bad:
             await fleet.until(2)

@@ -58,7 +58,7 @@ class Trio:
         )
         self.thread = threading.Thread(target=self.engine.run)
         self.thread.start()
-        hello = m.Hello(worker="w", epoch=1, pid=2, model="fake")
+        hello = m.Hello(worker="w", epoch=1, model="fake")
         connections = [
             GatewayConnection(self.context, end, "w:1", number) for number, end in enumerate(ends)
         ]
