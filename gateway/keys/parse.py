@@ -6,6 +6,7 @@ Pure. Every complaint names the line.
 import datetime as dt
 import math
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,6 @@ from gateway.keys.api_key import (
     plain_key,
 )
 from protocol.errors import ConfigError, InvalidRequest
-from protocol.toml_text import parse_toml
 from protocol.wire.schema import param, read, refuse_unknown
 
 HEADER = re.compile(r"^[ \t]*\[\[[ \t]*key[ \t]*\]\]", re.MULTILINE)
@@ -167,7 +167,7 @@ def _marked(line: str) -> tuple[str, bool]:
 
 def _parse_tables(text: str) -> tuple[ApiKey, ...]:
     try:
-        table = parse_toml(text)
+        table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # it says at which line
         raise KeyFileError(str(error)) from error
     unknown = sorted(table.keys() - {"key"})

@@ -16,6 +16,7 @@ configuration and hands it to each process as JSON, so this file is all that the
 
 import dataclasses
 import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,6 @@ from protocol.config.usage_config import UsageConfig
 from protocol.config.worker_config import WorkerConfig
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.named_file import read_named_text
-from protocol.toml_text import parse_toml
 from protocol.wire.schema import param, read, refuse_unknown
 
 __all__ = ["GatewayConfig", "LogConfig", "PoolConfig", "WorkerConfig", "dump", "load", "parse"]
@@ -286,7 +286,7 @@ def load(path: Path) -> PoolConfig:
     """Read a TOML or JSON file; raises `ConfigError` that names the file and the key."""
     try:
         text = read_named_text(path)
-        table = json.loads(text) if path.suffix == ".json" else parse_toml(text)
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
