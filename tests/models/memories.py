@@ -1,8 +1,9 @@
 """Tiny models with random weights whose memory is not one plain cache. The vocabulary is bytes.
 
 `mamba` has recurrent layers alone, `lfm2` short convolutions and attention in turn (a hybrid),
-`plamo2` Mamba and attention, and `gemma3` every other layer with a sliding window of `WINDOW`
-tokens: these cannot be cut anywhere.
+`plamo2` Mamba and attention, `rwkv7` a state whose size is not that of Mamba's, `gemma3` every
+other layer with a sliding window of `WINDOW` tokens, and `gemma4` besides layers that read the
+cells of others: these cannot be cut anywhere.
 `minimax-m3` can: it has an indexer, with a cache of its own, that chooses the tokens to look at.
 """
 
@@ -129,6 +130,77 @@ def write_gemma3(path: Path) -> Path:
     return _write(path, "gemma3", shapes, numbers, [N_HEAD] * N_LAYER)
 
 
+def write_gemma4(path: Path) -> Path:
+    """Write one whose last layers read the cells of earlier ones; sizes differ with the window."""
+    n_own, n_layer, n_token = 4, 6, 16
+    shapes: Shapes = {
+        "token_embd.weight": (N_VOCAB, N_EMBD),
+        "output_norm.weight": (N_EMBD,),
+        "rope_freqs.weight": (N_EMBD // 4,),
+        "per_layer_token_embd.weight": (N_VOCAB, n_token * n_layer),
+        "per_layer_model_proj.weight": (n_token * n_layer, N_EMBD),
+        "per_layer_proj_norm.weight": (n_token,),
+    }
+    is_windowed = [True, False] * (n_layer // 2)
+    for i in range(n_layer):
+        size = N_EMBD // (4 if is_windowed[i] else 2)
+        layer = _feed_forward() | {
+            "attn_q.weight": (N_HEAD * size, N_EMBD),
+            "attn_q_norm.weight": (size,),
+            "attn_output.weight": (N_EMBD, N_HEAD * size),
+            "post_attention_norm.weight": (N_EMBD,),
+            "post_ffw_norm.weight": (N_EMBD,),
+            "inp_gate.weight": (n_token, N_EMBD),
+            "proj.weight": (N_EMBD, n_token),
+            "post_norm.weight": (N_EMBD,),
+        }
+        if i < n_own:
+            layer |= {f"attn_{part}.weight": (2 * size, N_EMBD) for part in "kv"}
+            layer["attn_k_norm.weight"] = (size,)
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    sizes = {"attention.key_length": N_EMBD // 2, "attention.value_length": N_EMBD // 2}
+    numbers: dict[str, int | list[bool]] = {
+        **sizes,
+        **{f"{name}_swa": N_EMBD // 4 for name in sizes},
+        "rope.dimension_count": N_EMBD // 2,
+        "rope.dimension_count_swa": N_EMBD // 4,
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": is_windowed,
+        "attention.shared_kv_layers": n_layer - n_own,
+        "embedding_length_per_layer_input": n_token,
+    }
+    return _write(path, "gemma4", shapes, numbers, [2] * n_layer)
+
+
+def write_rwkv7(path: Path) -> Path:
+    """Write a model without attention. On a CPU a head has at least 32 values, or none is right."""
+    ranks = {"decay": 8, "iclr": 8, "value_residual_mix": 8, "gate": 16}
+    norms = ("attn_norm", "attn_norm_2", "time_mix_ln")
+    square = (N_EMBD, N_EMBD)
+    shapes: Shapes = {"token_embd.weight": (N_VOCAB, N_EMBD)}
+    for name in ("token_embd_norm", "output_norm"):
+        shapes |= {f"{name}.weight": (N_EMBD,), f"{name}.bias": (N_EMBD,)}
+    layer = {
+        **{f"{name}.{part}": (N_EMBD,) for name in norms for part in ("weight", "bias")},
+        **{f"time_mix_{name}0.weight": (N_EMBD,) for name in "wav"},
+        **{f"time_mix_{name}1.weight": (8, N_EMBD) for name in "wav"},
+        **{f"time_mix_{name}2.weight": (N_EMBD, 8) for name in "wav"},
+        "time_mix_g1.weight": (16, N_EMBD),
+        "time_mix_g2.weight": (N_EMBD, 16),
+        "time_mix_lerp_fused.weight": (6, 1, 1, N_EMBD),
+        **{f"time_mix_{name}.weight": (N_EMBD,) for name in ("k_k", "k_a", "r_k")},
+        **{f"time_mix_{name}.weight": square for name in ("key", "value", "receptance", "output")},
+        "channel_mix_lerp_k.weight": (1, 1, N_EMBD),
+        "channel_mix_key.weight": (N_FF, N_EMBD),
+        "channel_mix_value.weight": (N_EMBD, N_FF),
+    }
+    for i in range(N_LAYER):
+        shapes |= {f"blk.{i}.{name}": shape for name, shape in layer.items()}
+    numbers = {f"attention.{name}_lora_rank": rank for name, rank in ranks.items()}
+    numbers |= {"wkv.head_size": N_EMBD, "token_shift_count": 2}
+    return _write(path, "rwkv7", shapes, numbers, [0] * N_LAYER)
+
+
 def write_minimax_m3(path: Path) -> Path:
     """Write a model whose layers but the first look at a few blocks of tokens, as told by keys."""
     size, half = N_EMBD // N_HEAD, N_EMBD // 2
@@ -176,7 +248,9 @@ WRITERS = {
     "mamba": write_mamba,
     "lfm2": write_lfm2,
     "plamo2": write_plamo2,
+    "rwkv7": write_rwkv7,
     "gemma3": write_gemma3,
+    "gemma4": write_gemma4,
 }
 """Of those that cannot be cut anywhere, by the name of the architecture."""
 
@@ -201,7 +275,11 @@ def _feed_forward() -> Shapes:
 
 
 def _write(
-    path: Path, arch: str, shapes: Shapes, numbers: Mapping[str, int], n_kv: Sequence[int]
+    path: Path,
+    arch: str,
+    shapes: Shapes,
+    numbers: Mapping[str, int] | Mapping[str, int | list[bool]],
+    n_kv: Sequence[int],
 ) -> Path:
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"random {arch}")
@@ -214,7 +292,10 @@ def _write(
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
     for name, number in numbers.items():
-        writer.add_uint32(f"{arch}.{name}", number)
+        if isinstance(number, list):
+            writer.add_array(f"{arch}.{name}", number)
+        else:
+            writer.add_uint32(f"{arch}.{name}", number)
     add_vocabulary(writer)
     # Of its own: by the transposed embeddings each token would be followed by itself.
     shapes = shapes | {"output.weight": (N_VOCAB, N_EMBD)}
@@ -224,7 +305,7 @@ def _write(
 
 def _weights(name: str, shape: tuple[int, ...]) -> Floats:
     random = np.random.default_rng(sum(name.encode()))
-    if "norm" in name:
+    if "norm" in name or name == "rope_freqs.weight":
         return np.ones(shape, np.float32)
     if name.endswith("ssm_a"):  # how fast each state forgets
         return -np.tile(np.arange(1, shape[-1] + 1, dtype=np.float32), (*shape[:-1], 1))

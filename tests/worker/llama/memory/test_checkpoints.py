@@ -22,10 +22,14 @@ pytestmark = [pytest.mark.model, pytest.mark.timeout(300)]
 RULES = "You are a machine that knows all about trains and their stations. " * 12
 SAMPLED = {"temperature": 1.0, "seed": 7, "n_predict": 24}
 """The likeliest token of random weights is the last one again: such texts tell nothing apart."""
+WINDOWED = ("gemma3", "gemma4")
 ASKED = ["Where is A?", "Does B lie by the sea?", "How long is it?", "Any trains?"]
 
 
-@pytest.fixture(scope="module", params=[*((name, True) for name in WRITERS), ("gemma3", False)])
+@pytest.fixture(
+    scope="module",
+    params=[*((name, True) for name in WRITERS), *((name, False) for name in WINDOWED)],
+)
 def kind(request: pytest.FixtureRequest) -> tuple[str, bool]:
     """Each kind of memory, and whether the slots share one cache."""
     name, is_unified = request.param
@@ -140,7 +144,7 @@ def test_without_checkpoints_all_is_read_again(
     two: Served, fresh: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(two.engine.cache.checkpoints, "_limits", CacheLimits(0, 0))
-    two.ask(RULES + ASKED[0], id_slot=0, n_predict=200)
+    two.ask(RULES + ASKED[0], id_slot=0, n_predict=200, ignore_eos=True)
     second = two.ask(RULES + ASKED[1], id_slot=0, **SAMPLED)
     assert second.done.n_cached == 0
     assert second.text == fresh[ASKED[1]]
@@ -158,7 +162,7 @@ def test_a_window_is_cut_where_all_of_it_is_left(
     n = len(tokens) - n_other
     one.ask(tokens, id_slot=0, n_predict=8)
     edited = [*tokens[:n], (tokens[n] + 1) % 200, *one.tokenize("Any trains?")]
-    has_window = Path(model).stem == "gemma3"
+    has_window = Path(model).stem in WINDOWED
     first_cut = one.backend.states.first_cut(0)
     assert first_cut < len(tokens) - 63 if has_window else first_cut > len(tokens)
     answer = one.ask(edited, **SAMPLED)
@@ -180,7 +184,7 @@ def test_another_slot_takes_a_copy_of_a_cache_with_its_windows(
     two.ask(tokens, id_slot=0, n_predict=8)
     answer = two.ask(edited, id_slot=1, **SAMPLED)
     assert answer.text == expected
-    if kind == ("gemma3", False):
+    if kind[0] in WINDOWED and not kind[1]:
         last = len(tokens) - BEFORE_END - EARLIER
         assert answer.done.n_cached == (n if n_other == 20 else last)
         again = two.ask(tokens, id_slot=0, n_predict=8)
@@ -240,10 +244,11 @@ def test_a_cache_without_layers_is_not_shifted(tmp_path: Path) -> None:
         assert answers[0].text == answers[2].text
 
 
+@pytest.mark.parametrize("name", WINDOWED)
 def test_swa_full_keeps_as_many_cells_for_windows_so_that_a_context_can_be_shifted(
-    tmp_path: Path,
+    tmp_path: Path, name: str
 ) -> None:
-    path = str(WRITERS["gemma3"](tmp_path / "gemma3.gguf"))
+    path = str(WRITERS[name](tmp_path / "model.gguf"))
     for swa_full in (False, True):
         with running(path, 2, swa_full=swa_full) as served:
             assert served.backend.can_shift == swa_full
