@@ -33,7 +33,9 @@ NEUTRAL = frozenset(
     {
         *(field.name for field in dataclasses.fields(DeviceConfig)),
         *(field.name for field in dataclasses.fields(DraftingConfig)),
-        *("name", "alias", "aliases", "tags", "count", "connect"),
+        *("name", "alias", "aliases", "tags", "count"),
+        *("connect", "curve_key_file", "gateway_keys"),
+        *("embeddings", "reranking", "pooling", "attention_type", "embd_normalize"),
         *("model_url", "hf_repo", "hf_file", "hf_token", "offline", "check_tensors"),
         *("mmproj_url", "mmproj_auto", "mmproj_offload", "mmproj_device", "mtmd_batch_max_tokens"),
         *("n_ctx", "n_ctx_per_slot", "n_slots", "n_prefetch", "n_batch", "n_ubatch"),

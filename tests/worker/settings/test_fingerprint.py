@@ -69,6 +69,8 @@ def test_options_that_change_a_text_count(tmp_path: Path, change: dict[str, Any]
         {"devices": "1", "n_gpu_layers": 0},
         {"cache_type_k": "q8_0"},
         {"hf_token": "secret"},
+        {"curve_key_file": "/etc/llamapool/b.key", "gateway_keys": ("/etc/llamapool/keys",)},
+        {"embeddings": True, "pooling": "mean", "embd_normalize": 0},
     ],
 )
 def test_place_size_and_speed_do_not_count(tmp_path: Path, change: dict[str, Any]) -> None:
