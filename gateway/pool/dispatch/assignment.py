@@ -70,11 +70,14 @@ class Assignment:
             for task in order[key].waiting
             if _may_move(task) and not self._placement.deferral.stays(task, now)
         ]
-        if not tasks:
-            return None
-        first = min(tasks, key=lambda task: task.task_id)
-        choice = self._elsewhere(first, now, needs_free=needs_free)
-        return None if choice is None else (first, choice)
+        oldest: dict[str | None, Task] = {}
+        for task in sorted(tasks, key=lambda task: task.task_id):
+            # What has begun may have no place where others do: only some have its model.
+            oldest.setdefault(task.model_fingerprint if task.answer.has_started else None, task)
+        for task in oldest.values():
+            if (choice := self._elsewhere(task, now, needs_free=needs_free)) is not None:
+                return task, choice
+        return None
 
     def proceed(self, now: float) -> list[Action]:
         """Return the orders to resume the paused answers whose turn it is."""

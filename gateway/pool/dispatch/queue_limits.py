@@ -67,9 +67,15 @@ class QueueLimits:
     def too_late(self, task: Task) -> TaskError:
         """Return the error of a task that has waited too long."""
         model, limit_s = task.spec.model, self._queue.timeout_s
-        if not self._routing.order.latest(model).ready:
+        order = self._routing.order
+        keys = list(order.latest(model).bits)
+        if task.answer.has_started:
+            keys = [key for key in keys if order[key].model_fingerprint == task.model_fingerprint]
+        if not keys:
             text = f"No worker was ready within {limit_s:g} s"
-            if task.cause is not None:
+            if task.answer.has_started:
+                text = f"The worker was lost, and no other with its model came within {limit_s:g} s"
+            elif task.cause is not None:
                 text = f"The worker was lost, and no other came within {limit_s:g} s"
             return TaskError(ErrorCode.UNAVAILABLE, text)
         return self.overloaded(model, f"No slot became free within {limit_s:g} s")

@@ -4,6 +4,7 @@ from collections.abc import Collection
 
 from gateway.pool.recovery.quarantine import Quarantine
 from gateway.pool.routing.deferral import DeferralPolicy
+from gateway.pool.routing.load_order import ModelWorkers
 from gateway.pool.routing.policy import RouteChoice, RoutingPolicy
 from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.task import Task
@@ -38,6 +39,8 @@ class TaskPlacement:
 
         By its name, the slot, and whether the task takes a credit.
         """
+        self._can_continue: dict[str, bool] = {}
+        """Whether a worker with a credit has a model, by its fingerprint, during one look."""
 
     def next(self, model: str, now: float) -> tuple[Task, RouteChoice] | None:
         """Find the first waiting task that has a worker to go to and gains nothing by waiting."""
@@ -52,6 +55,7 @@ class TaskPlacement:
 
         self._held_back.clear()
         self._free.clear()
+        self._can_continue.clear()
         for task in self._queue.candidates(
             model,
             has_credit=bool(workers.able),
@@ -59,6 +63,8 @@ class TaskPlacement:
             is_held_back=lambda task: self._is_held_back(task, now),
             can_go=lambda task: self._is_free(task.spec, now),
         ):
+            if not self._has_its_model(task, workers):
+                continue
             if workers.has_free and self.deferral.keeps(task, self._workers, now):
                 continue
             choice = self.find(task, now)
@@ -103,9 +109,9 @@ class TaskPlacement:
         excluded = self._quarantine.excluded(task, now) if task.is_on_trial else set()
         if excluded is None:
             return None
+        excluded = excluded | self._other_models(task)
         if spec.worker:
             return self._pinned(spec, now, excluded)
-        excluded = excluded | self._other_models(task)
         if task.tried and self.has_other(task, now):
             excluded |= task.tried
         if spec.takes_credit:
@@ -121,6 +127,19 @@ class TaskPlacement:
             return owner is not None and owner.is_ready and owner.key not in task.tried
         workers = self._routing.order.workers_of(spec.model, now)
         return bool(workers.ready & ~workers.mask(task.tried | self._other_models(task)))
+
+    def _has_its_model(self, task: Task, workers: ModelWorkers) -> bool:
+        """Return whether a worker with a credit could take a task, as far as its model goes.
+
+        Hundreds may wait for a model that no worker has any more: it is looked up once.
+        """
+        if not task.answer.has_started or task.spec.worker:
+            return True
+        model = task.model_fingerprint
+        if model not in self._can_continue:
+            able = workers.able & ~workers.mask(self._other_models(task))
+            self._can_continue[model] = bool(able)
+        return self._can_continue[model]
 
     def _other_models(self, task: Task) -> set[str]:
         """List the workers that cannot go on with what has come of an answer."""

@@ -249,3 +249,16 @@ def test_an_answer_that_starts_again_may_start_at_another_model() -> None:
     read(pool, "a", 1)
     join(pool, "b", "new")
     assert places(pool.worker_lost("a", 0.0)) == [(1, "b")]
+
+
+def test_an_answer_whose_model_is_gone_ends_as_one_of_a_lost_worker() -> None:
+    pool = dispatcher()
+    join(pool, "a", "old")
+    pool.submit(task(1), 0.0)
+    read(pool, "a", 1)
+    join(pool, "b", "new")
+    pool.worker_lost("a", 0.0)
+    (failed,) = pool.expire(11.0)
+    assert isinstance(failed, Fail)
+    assert failed.error.code is ErrorCode.UNAVAILABLE
+    assert "no other with its model" in failed.error.message

@@ -8,7 +8,7 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.task import MoveCause
 from protocol.errors import ErrorCode
-from tests.gateway.dispatching import card, dispatcher, done, failures, places, started, task
+from tests.gateway.dispatching import card, dispatcher, done, failures, places, read, started, task
 
 LONG_S = 9.0
 """Longer than a task usually has its slot, shorter than the queue's time limit of 10 s."""
@@ -131,3 +131,18 @@ def test_a_task_that_runs_has_no_time_limit() -> None:
     pool.ended("a", done(1), 1.0)
     pool.started("a", started(3), 1.0)
     assert pool.expire(100.0) == []
+
+
+def test_one_that_has_begun_keeps_no_other_from_moving_to_another_model() -> None:
+    pool = dispatcher("c")
+    pool.submit(task(1), 0.0)
+    read(pool, "c", 1)
+    pool.worker_hello("a", "a", "m")
+    pool.worker_ready("a", card(1, 2), 0.0)
+    for task_id in (2, 3):
+        assert places(pool.submit(task(task_id), 0.0)) == [(task_id, "a")]
+    pool.started("a", started(2), 0.0)
+    assert places(pool.worker_lost("c", 0.0, died=False)) == [(1, "a")]
+    pool.worker_hello("b", "b", "m")
+    pool.worker_ready("b", card(1, fingerprint="other"), 1.0)
+    assert places(pool.expire(LONG_S)) == [(3, "b")]
