@@ -49,7 +49,7 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
 def expected_workers(pool: PoolConfig) -> list[ExpectedWorker]:
     """List the workers whose names and slots are known from the configuration."""
     return [
-        ExpectedWorker(worker.name, worker.alias, worker.n_slots)
+        ExpectedWorker(worker.name, worker.alias, worker.n_slots, worker.aliases)
         for worker in pool.worker
         if worker.name and worker.alias and worker.count == 1 and worker.n_slots > 0
     ]

@@ -87,10 +87,10 @@ class PoolStatus:
         Another configured model must not answer in its place. Raises `TaskError`.
         """
         dispatcher, names = self._dispatcher, self._dispatcher.queue.depths()
-        if model and model not in names:
+        if model and model not in names and _named(dispatcher, model) == model:
             if (absent := self.why_absent(model)) is not None:
                 raise absent
-            if dispatcher.slots.expects(model):
+            if not dispatcher.cards.keys() >= dispatcher.slots.expected_models(model):
                 raise loading()
         if len(names) > 1 and not model:
             raise InvalidRequest("model name is missing from the request", param="model")

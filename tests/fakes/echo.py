@@ -26,6 +26,7 @@ class FakeOptions:
 
     name: str = "w0"
     model: str = "fake"
+    aliases: tuple[str, ...] = ()
     n_slots: int = 2
     n_prefetch: int = 1
     n_ctx: int = 4096

@@ -134,6 +134,7 @@ class FakeWorker:
             pooling=o.pooling,
             n_embd_out=2,
             fim_missing=o.fim_missing,
+            aliases=o.aliases,
             media_marker=o.media_marker,
             has_vision=bool(o.media_marker),
             has_audio=o.has_audio,

@@ -15,6 +15,7 @@ class ExpectedWorker(NamedTuple):
     name: str
     model: str
     n_slots: int
+    aliases: tuple[str, ...] = ()
 
 
 class SlotMap:
@@ -43,9 +44,10 @@ class SlotMap:
         slots = self._by_model.get(model)
         return slots.n if slots is not None else 0
 
-    def expects(self, model: str) -> bool:
-        """Return whether a worker of a model is configured here and was not ready yet."""
-        return any(self._workers[name].model == model for name in self._expected)
+    def expected_models(self, name: str) -> set[str]:
+        """Return the models of this name or alias of which a worker here was not ready yet."""
+        workers = map(self._workers.__getitem__, self._expected)
+        return {one.model for one in workers if name == one.model or name in one.aliases}
 
     def expect(self, workers: Sequence[ExpectedWorker]) -> None:
         """Keep ranges for workers that are configured, as long as they are down."""
@@ -69,7 +71,7 @@ class SlotMap:
         self._ranges.clear()
         self._by_model.clear()
         start = 0
-        for name, model, n_slots in self._workers.values():
+        for name, model, n_slots, _ in self._workers.values():
             self._ranges[name] = ids = range(start, start + n_slots)
             if n_slots:
                 self._by_model.setdefault(model, _ModelSlots()).add(name, ids)

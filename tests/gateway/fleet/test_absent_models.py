@@ -108,3 +108,26 @@ async def test_nor_does_it_where_workers_are_units_of_their_own(
         await gateway.add_worker(FakeOptions(name="h/w1", model="big"))
         answer = await gateway.post("/completion", {**body, "model": "big"})
         assert answer.json()["model"] == "big"
+
+
+async def test_an_alias_is_refused_as_long_as_no_model_has_it(tmp_path: Path) -> None:
+    body = {"prompt": "Hello", "n_predict": 4, "model": "large"}
+    async with running(tmp_path) as gateway:
+        expected = [ExpectedWorker(f"h/w{i}", "big", 2, ("large",)) for i in (1, 2)]
+        gateway.pool.dispatcher.slots.expect(expected)
+        await gateway.add_worker(FakeOptions(name="h/w0"))
+        assert (await gateway.post("/completion", body)).status_code == 503
+        await gateway.add_worker(FakeOptions(name="h/w1", model="big", aliases=("large",)))
+        assert (await gateway.post("/completion", body)).json()["model"] == "big"
+
+
+async def test_a_model_that_comes_does_not_take_an_alias_from_one_that_serves(
+    tmp_path: Path,
+) -> None:
+    async with with_one_of_two(tmp_path) as (gateway, supervisor):
+        await gateway.workers[0].die()
+        await until(lambda: not gateway.pool.status.workers())
+        await gateway.add_worker(FakeOptions(name="h/w2", aliases=("big",)))
+        await tell(gateway, supervisor, "loading")
+        answer = await gateway.post("/completion", {"prompt": "Hi", "n_predict": 4, "model": "big"})
+        assert answer.json()["model"] == "fake"
