@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from io import BytesIO
 from itertools import islice
 from typing import Any
 
@@ -43,10 +44,9 @@ def tokenized(message: Tokenized, *, with_pieces: bool) -> dict[str, Any]:
 
 
 def _with_pieces(tokens: Iterable[int], message: Tokenized) -> Iterator[dict[str, Any]]:
-    at = 0
+    pieces = BytesIO(message.pieces)  # whatever sizes a worker sends, no byte is read twice
     for token, size in zip(tokens, array("i", message.sizes), strict=True):
-        yield {"id": token, "piece": _piece(message.pieces[at : at + size])}
-        at += size
+        yield {"id": token, "piece": _piece(pieces.read(size))}
 
 
 def _piece(piece: bytes) -> str | list[int]:

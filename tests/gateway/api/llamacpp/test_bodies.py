@@ -1,5 +1,6 @@
 """Bodies of the native endpoints: prompts, tokens, flags."""
 
+from array import array
 from typing import Any
 
 import orjson
@@ -108,6 +109,13 @@ def test_many_tokens_are_written_in_parts(n: int) -> None:
     pieces = [str(token) for token in tokens]
     message = Tokenized.of(tokens, [piece.encode() for piece in pieces])
     assert [item["piece"] for item in written(message, with_pieces=True)] == pieces
+
+
+def test_no_byte_of_the_pieces_is_written_twice_whatever_their_sizes() -> None:
+    sizes = array("i", [3, -3, 3, -2, 9]).tobytes()
+    message = Tokenized(tokens=array("i", range(5)).tobytes(), pieces=b"abcdef", sizes=sizes)
+    items = written(message, with_pieces=True)
+    assert "".join(item["piece"] for item in items) == "abcdef"
 
 
 def written(message: Tokenized, *, with_pieces: bool) -> list[Any]:
