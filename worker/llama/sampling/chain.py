@@ -219,9 +219,12 @@ def order(p: SamplingParams) -> Sequence[str]:
 
 def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain | Stage"]:
     """Make the chains and stages of one task; their `apply` in order chooses a token."""
+    names = order(p) if p.mirostat == 0 and not is_greedy(p) else ()
+    if "dry" in names:
+        _breakers(p)  # refuses before any sampler is made, which nothing would free
     parts: list[Chain | Stage] = []
     pending: list[Sampler] = _bias(biases, model)
-    for name in order(p) if p.mirostat == 0 and not is_greedy(p) else ():
+    for name in names:
         if name == "tfs_z" and p.tfs_z < 1:
             parts += [Chain(pending), TailFree(p.tfs_z, p.min_keep)]
             pending = []
@@ -237,7 +240,7 @@ def build(p: SamplingParams, biases: Biases, model: SamplerModel) -> list["Chain
                 # It compares all pairs of candidates, which takes minutes over a whole vocabulary.
                 parts += [Chain(pending), InfillEnding(model.eog, model.vocabulary.n_tokens)]
                 pending = [lib.llama_sampler_init_top_k(_INFILL_CANDIDATES)]
-            pending.append(_checked(BUILDERS[name](p, model), name))
+            pending.append(BUILDERS[name](p, model))
             if name == "top_k" and p.backend_sampling and _needs_sorting(p):
                 # The device does not sort, and a draw equals the host's only over the host's order.
                 pending.append(lib.llama_sampler_init_top_p(_ALMOST_ALL, 0))
@@ -302,9 +305,3 @@ def _resolved(p: SamplingParams, model: SamplerModel) -> list[tuple[int, float]]
                 f"Field 'logit_bias': token {token} is not between 0 and {last}", param="logit_bias"
             )
     return resolved
-
-
-def _checked(sampler: Sampler, name: str) -> Sampler:
-    if not sampler:  # a NULL pointer object: falsy, but never None
-        raise InvalidRequest(f"Failed to initialize samplers: {name}", param="samplers")
-    return sampler

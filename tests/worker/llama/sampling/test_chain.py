@@ -167,8 +167,10 @@ def test_breakers_are_bounded(made: Made) -> None:
     build(params_of(dry_multiplier=0.5, dry_sequence_breakers=alike), (), model())
     assert made.args("dry")[6] == 1
     different = [str(i) for i in range(100)]
+    made.calls.clear()
     with pytest.raises(InvalidRequest, match="dry_sequence_breakers"):
         build(params_of(dry_multiplier=0.5, dry_sequence_breakers=different), (), model())
+    assert made.order() == []  # nothing would free them
 
 
 def test_the_tail_is_cut_behind_top_k(made: Made) -> None:
