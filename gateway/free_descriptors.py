@@ -11,28 +11,26 @@ import resource
 import time
 from collections.abc import Callable
 
+from protocol.process.log_pause import LogPause
+
 logger = logging.getLogger(__name__)
 
 _INTERVAL_S = 1.0
 """Seconds between two looks, of 10 us each."""
-_QUIET_S = 60.0
-"""Seconds between two lines."""
 
 
 class FreeDescriptors:
     """Looks whether one more file can be opened."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._quiet_until = 0.0
+        self._pause = LogPause(clock)
 
     def check(self) -> None:
         """Log a line if there is no descriptor, at most one a minute."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE) and self._clock() >= self._quiet_until:
-                self._quiet_until = self._clock() + _QUIET_S
+            if error.errno in (errno.EMFILE, errno.ENFILE) and self._pause.take_turn():
                 self._log(error)
 
     @staticmethod

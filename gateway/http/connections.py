@@ -8,7 +8,6 @@ lacks one of them, `connection_class` logs a warning and returns Hypercorn's own
 import asyncio
 import logging
 import sys
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +34,7 @@ from gateway.http.protocols.turn_limit import TurnLimit
 from gateway.metrics.counters import ConnectionCounts
 from protocol.errors import ErrorCode, TaskError
 from protocol.process.descriptors import descriptors
+from protocol.process.log_pause import LogPause
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,6 @@ wait. Measured: 4 cost an eighth of the answers a second of 64 clients, 32 did n
 _BODY = orjson.dumps(
     task_error_body(TaskError(ErrorCode.UNAVAILABLE, "Too many connections are open"))
 )
-_QUIET_S = 60.0
-"""Seconds between two log lines about refused connections."""
 _GOODBYE_S = 0.1
 """Time for the server's own goodbye to leave."""
 _REFUSAL_S = 1.0
@@ -77,7 +75,7 @@ class Connections:
         """Longest time from the first byte of a request to the end of its head."""
         self.send_s = send_s
         """Longest time in which a client may read nothing of the data that waits for it."""
-        self._quiet_until = 0.0
+        self._refusals_pause = LogPause()
         self._counts = counts
         self._limit = limit or max(_LEAST, descriptors() - _RESERVED)
         self._open: set[BoundedConnection] = set()
@@ -107,10 +105,8 @@ class Connections:
 
     def _log_refusal(self) -> None:
         """Log that new connections are refused, at most once a minute."""
-        now = time.monotonic()
-        if now < self._quiet_until:
+        if not self._refusals_pause.take_turn():
             return
-        self._quiet_until = now + _QUIET_S
         logger.error(
             "connections refused",
             extra={

@@ -25,7 +25,8 @@ class ManagedModel:
         self.is_closing = False
         """Whether a model that has waited long needs its place: it takes no new request, either."""
         self.is_ceded = False
-        """The same for a model of another gateway; it is unloaded in any case."""
+        """Whether another gateway needs its room for a request that has waited long: it takes no
+        new request, and is unloaded when those that run have ended."""
         self.is_unlisted = False
         """Whether no source lists it any more: it is forgotten once it is unloaded."""
         self.n_deletions = 0

@@ -20,6 +20,7 @@ from gateway.usage.entry import UsageEntry
 from gateway.usage.log_file import PATTERN, UsageLog
 from protocol.config.usage_config import UsageConfig
 from protocol.errors import ConfigError
+from protocol.process.log_pause import LogPause
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +31,6 @@ MAX_SUMS = 10_000
 
 _GATHER_S = 0.05
 """Entries that come so soon after one another are written together."""
-_QUIET_S = 60.0
-"""Seconds between two log lines about failures: on a disk that is nearly full, some writes fit."""
 _RETRY_S = 5.0
 """Pause after a write that failed."""
 _REST_S = 2.0
@@ -64,7 +63,8 @@ class UsageRecorder:
         self._is_failing = False
         self._is_told = False
         """Whether the log has the failure that goes on."""
-        self._quiet_until = 0.0
+        self._pause = LogPause()
+        """On a disk that is nearly full some writes fit, so that failures come and go."""
         self._is_log_failing = False
         self._behind: set[Path] = set()
         """Files of this process of which the database may lack lines."""
@@ -261,9 +261,9 @@ class UsageRecorder:
             _add(self._kept, record)
 
     def _fails(self, error: Exception) -> None:
-        self._is_failing, now = True, time.monotonic()
-        if not self._is_told and now >= self._quiet_until:
-            self._is_told, self._quiet_until = True, now + _QUIET_S
+        self._is_failing = True
+        if not self._is_told and self._pause.take_turn():
+            self._is_told = True
             logger.error(
                 "usage not written",
                 extra={

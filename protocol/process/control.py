@@ -69,7 +69,8 @@ class Order:
     if_unused: bool = False
     """Unload it only if no other gateway has requests of it."""
     is_overdue: bool = False
-    """And let those close it: a request has waited long for its place."""
+    """Also tell the gateways that use it to begin no more of its requests: one of another model has
+    waited long for its room."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,10 @@ a rotation needs no signal, which all processes of a pool would have to get.
 
 import logging
 import os
-import time
+
+from protocol.process.log_pause import LogPause
 
 logger = logging.getLogger(__name__)
-
-_QUIET_S = 60.0
-"""Seconds between two lines about failures: on a disk that is nearly full, short lines fit."""
 
 
 class LogFile(logging.Handler):
@@ -22,7 +20,8 @@ class LogFile(logging.Handler):
         self._path = path
         self._fd = _opened(path)
         self._is_told = self._is_torn = False
-        self._quiet_until = 0.0
+        self._pause = LogPause()
+        """On a disk that is nearly full short lines fit, so that failures come and go."""
         super().__init__()  # last: `logging` closes each handler at exit, which needs an open file
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -52,11 +51,9 @@ class LogFile(logging.Handler):
         self._is_torn = False
 
     def _failed(self, error: OSError) -> None:
-        now = time.monotonic()
-        if self._is_told or now < self._quiet_until:
+        if self._is_told or not self._pause.take_turn():
             return
         self._is_told = True  # before the line below, which comes here too
-        self._quiet_until = now + _QUIET_S
         logger.error(
             "log file not written",
             extra={

@@ -162,12 +162,13 @@ class TextShape(FieldShape):
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
         if type(value) is not str:
             return
-        size = n_bytes(value)
-        n = size if self._unit == "bytes" else len(value)
-        if n > bounds[self.max_length]:
+        most = bounds[self.max_length]
+        in_bytes = self._unit == "bytes"
+        n = n_bytes(value, most) if in_bytes else len(value)
+        if n > most:
             raise bounds.too_long(n, self._unit, self.max_length, path)
         if self.counts:
-            bounds.count_bytes(size, path)
+            bounds.count_bytes(n if in_bytes else n_bytes(value, most), path)
         if self.is_medium:
             bounds.count_media(path)
 
@@ -218,7 +219,7 @@ class Free(FieldShape):
     counts: bool = False
 
     def check(self, value: Any, path: str, bounds: Bounds) -> None:
-        depth, n = measure(value)
+        depth, n = measure(value, bounds[self.max_length])
         if depth > bounds[self.depth]:
             raise refusal(path, f"nests deeper than {int(bounds[self.depth])}")
         if n > bounds[self.max_length]:
@@ -230,7 +231,7 @@ class Free(FieldShape):
         """Return whether all of many small values are within the bounds, in one pass."""
         if self.counts:
             return False
-        depth, n = measure(values)
+        depth, n = measure(values, bounds[self.max_length])
         return depth <= bounds[self.depth] + 1 and n <= bounds[self.max_length]
 
     def describe(self) -> str:
@@ -350,17 +351,20 @@ def leaves(shape: FieldShape, path: str = "") -> Iterator[tuple[str, str]]:
         yield from leaves(inner, f"{path}{part}")
 
 
-def measure(value: Any) -> tuple[int, int]:
-    """Return how deep arrays and objects nest (a scalar is 0), and the bytes of their texts."""
+def measure(value: Any, most: float) -> tuple[int, int]:
+    """Return how deep arrays and objects nest (a scalar is 0), and the bytes of their texts.
+
+    Of texts that have more than `most` characters, these are counted.
+    """
     level, depth, n = [value], 0, 0
     while level:
         following: list[Any] = []
         for item in level:
             if type(item) is str:
-                n += n_bytes(item)
+                n += n_bytes(item, most)
             elif isinstance(item, dict):
                 following += item.values()
-                n += n_bytes("".join(item))
+                n += n_bytes("".join(item), most)
             elif isinstance(item, list):
                 following += item
         depth += any(isinstance(item, dict | list) for item in level)
@@ -368,9 +372,15 @@ def measure(value: Any) -> tuple[int, int]:
     return depth, n
 
 
-def n_bytes(text: str) -> int:
-    """Return the length of a text in UTF-8; a megabyte takes 0 to 2 ms."""
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+def n_bytes(text: str, most: float) -> int:
+    """Return the length of a text in UTF-8; a megabyte takes 0 to 2 ms.
+
+    Of a text with more than `most` characters return the number of these: it is too long anyway,
+    and 60 MiB would take 60 ms.
+    """
+    if text.isascii() or len(text) > most:
+        return len(text)
+    return len(text.encode(errors="surrogatepass"))
 
 
 def number(value: float) -> str:

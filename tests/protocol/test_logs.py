@@ -5,6 +5,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from protocol.config.config import LogConfig
 from protocol.errors import ConfigError
 from protocol.process import logs
 from protocol.process.log_file import LogFile
+from protocol.process.log_pause import LogPause
 
 
 @pytest.fixture(autouse=True)
@@ -88,11 +90,11 @@ def test_a_disk_that_is_nearly_full_is_told_once_a_minute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Short lines fit between the long ones: each of these was a line of its own."""
-    stream = io.StringIO()
+    stream, write, clock = io.StringIO(), os.write, [0.0]
+    pause = partial(LogPause, lambda: 1e6 + clock[0])
+    monkeypatch.setattr("protocol.process.log_file.LogPause", pause)
     logs.configure("part", LogConfig(file=str(tmp_path / "pool.log")), stream=stream)
-    write, clock = os.write, [0.0]
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[: 200 - clock[0] % 2 * 199]))
-    monkeypatch.setattr("protocol.process.log_file.time.monotonic", lambda: 1e6 + clock[0])
     for seconds, n_told in ((1, 1), (2, 1), (3, 1), (4, 1), (63, 2)):
         clock[0] = seconds
         logging.getLogger("part").warning("done")

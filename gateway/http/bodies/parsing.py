@@ -75,7 +75,7 @@ def parse_texts(texts: Mapping[str, str], limits: LimitsConfig) -> dict[str, Any
 
 def _check_depth(value: Any, data: bytes, limits: LimitsConfig) -> None:
     # With fewer brackets than the limit it cannot nest too deep: true for nearly every body.
-    if data.count(b"{") + data.count(b"[") > limits.depth and measure(value)[0] > limits.depth:
+    if data.count(b"{") + data.count(b"[") > limits.depth and measure(value, 0)[0] > limits.depth:
         raise InvalidRequest(f"the request body nests deeper than {limits.depth} levels")
 
 

@@ -235,7 +235,7 @@ def test_a_long_context_allows_long_texts() -> None:
 def test_measures_depth_and_bytes() -> None:
     values: list[Any] = [1, [], {}, [[]], {"a": [{}]}, {"ab": "cd", "e": ["f", None]}, {"ä": "😀"}]
     sizes = [(0, 0), (1, 0), (1, 0), (2, 0), (3, 1), (2, 6), (1, 6)]
-    assert [measure(value) for value in values] == sizes
+    assert [measure(one, 100) for one in [*values, "ä" * 101]] == [*sizes, (0, 101)]
 
 
 @pytest.mark.parametrize(

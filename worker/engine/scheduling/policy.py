@@ -74,7 +74,7 @@ class StepPolicy:
         self._extend = extend
         self._can_batch = backend.can_batch
         self._turn = 0
-        """The slot that computes next, or the one after it, where a batch may have but one."""
+        """Where a batch may have one slot only: the first busy one from this number on is next."""
 
     def plan(self, slots: Sequence[Slot], budget: StepBudget) -> StepPlan:
         """Return the decoding slots' rows, then prompts in the order of `reading_order`.

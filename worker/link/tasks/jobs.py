@@ -112,7 +112,7 @@ def _chat_length(chat: m.Chat | None) -> int:
     if chat is None:
         return 0
     try:
-        _, n_chars = measure([*chat.messages, *chat.tools, chat.kwargs])
+        _, n_chars = measure([*chat.messages, *chat.tools, chat.kwargs], 0)
     except TypeError:  # a key that is no text: the wire can carry it, and no gateway sends it
         n_chars = 0
     return n_chars + len(chat.schema or "") + 512 * (len(chat.messages) + len(chat.tools))
