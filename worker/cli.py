@@ -48,7 +48,12 @@ from worker.settings.arguments import (
 from worker.settings.config_show import Origins, numbers, places_in, toml
 from worker.settings.download import located, with_remote_preset
 from worker.settings.information_options import information_options, version_option
-from worker.settings.pool_config import read_pool_config
+from worker.settings.pool_config import (
+    KEPT_UNTIL_RESTART,
+    changed_by_restart,
+    read_pool_config,
+    with_endpoints_of,
+)
 from worker.supervisor.children import launch
 from worker.supervisor.control import ControlServer
 from worker.supervisor.on_demand import OnDemand
@@ -194,12 +199,12 @@ def _serve(path: Path | None, overrides: ExplicitSettings, console: Console) -> 
     pool = _with_log_settings(pool, overrides, console)
     logs.configure("supervisor", pool.log, stream=console)
     log_warnings(overrides)
-    pool = with_remote_preset(pool)
+    first, pool = pool, with_remote_preset(pool)
     host = read_host()
     with runtime_directory(pool.runtime_dir) as folder:
         pool = _on_this_host(pool, folder, host)
         with closing(open_listeners(pool.gateway)) as listeners:
-            return _supervise(pool, overrides, Start(folder, console, host, listeners, path))
+            return _supervise(pool, overrides, Start(folder, console, host, listeners, path, first))
 
 
 serve.params += information_options()
@@ -216,6 +221,8 @@ class Start:
     listeners: Listeners
     config: Path | None
     """The configuration file."""
+    first: PoolConfig
+    """The configuration as it was read."""
 
 
 def _with_log_settings(
@@ -291,31 +298,16 @@ def _write_down(pool: PoolConfig, path: Path) -> None:
         raise ConfigError(f"cannot write {path}: {error.strerror}; {remedy}") from error
 
 
-_KEPT_UNTIL_RESTART = (
-    "host",
-    "port",
-    "reuse_port",
-    "gateways",
-    "bind",
-    "control",
-    "admin_socket",
-    "siblings",
-    "models_dir",
-    "models_preset",
-    "models_cache",
-    "models_on_demand",
-)
-"""Keys of the gateway that only a restart of the whole pool changes."""
-
-
 def _reread_gateways(
     pool: PoolConfig, overrides: ExplicitSettings, start: Start, numbers: Iterator[int]
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
     fresh = _reread_pool(overrides, start.console, start.config)
-    if fresh.log != pool.log:
-        logger.warning("log settings not reloaded", extra={"hint": "restart to change [log]"})
-    kept = {name: getattr(pool.gateway, name) for name in _KEPT_UNTIL_RESTART}
+    if names := [*changed_by_restart(start.first, fresh)]:
+        logger.warning(
+            "settings not reloaded", extra={"keys": names, "hint": "restart to change them"}
+        )
+    kept = {name: getattr(pool.gateway, name) for name in KEPT_UNTIL_RESTART}
     path = start.folder / f"pool-{next(numbers)}.json"
     path.touch(mode=0o600)
     changed = replace(pool, gateway=replace(fresh.gateway, **kept))
@@ -331,8 +323,11 @@ def _orders(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> Orde
         models_max = pool.gateway.models_max
         on_demand = OnDemand(catalog, control, start.folder, models_max=models_max)
         return Orders(control, on_demand)
-    reread = partial(_reread_pool, overrides, start.console)
-    reader = ConfigReader(reread, str(start.folder), start.host)
+    reader = ConfigReader(
+        lambda path: with_endpoints_of(start.first, _reread_pool(overrides, start.console, path)),
+        str(start.folder),
+        start.host,
+    )
     first = ConfigSource(path=absolute(start.config) if start.config else None)
     fleet = Fleet(start.folder, os.environ, start.host, Questions(control))
     tables = reader.tables(first)

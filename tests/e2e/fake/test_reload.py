@@ -117,12 +117,35 @@ def test_the_new_gateway_has_the_new_keys(serve: Serve, tmp_path: Path) -> None:
     assert eventually(lambda: (status("two"), status("one")) == (200, 401))
 
 
-def test_a_change_of_the_log_is_said_to_need_a_restart(kept: Served) -> None:
-    text = kept.config.read_text()
-    kept.config.write_text(f"{text}\n[log]\nverbosity = 5\n")
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"[gateway]": "[log]\nverbosity = 5\n[gateway]"}, "log.verbosity"),
+        ({"port = 0": "port = 1"}, "gateway.port"),
+        ({"port = 0": 'port = 0\nhost = "127.0.0.2"'}, "gateway.host"),
+        ({"port = 0": "port = 0\ngateways = 2"}, "gateway.gateways"),
+        ({"port = 0": 'port = 0\nbind = ["ipc://other.sock"]'}, "gateway.bind"),
+        ({"port = 0": 'port = 0\nmodels_dir = "."'}, "gateway.models_dir"),
+        ({"[gateway]": 'runtime_dir = "other"\n[gateway]'}, "runtime_dir"),
+    ],
+)
+def test_what_only_a_restart_changes_is_named_and_no_worker_is_replaced(
+    kept: Served, changes: dict[str, str], key: str
+) -> None:
+    n_lines = len(kept.lines)
+
+    def lines() -> str:
+        return "\n".join(kept.lines[n_lines:])
+
+    text = changed = kept.config.read_text()
+    for old, new in changes.items():
+        changed = changed.replace(old, new)
+    kept.config.write_text(changed)
     kept.signal(signal.SIGHUP)
-    kept.wait_for("log settings not reloaded")
+    kept.wait_for(rf"settings not reloaded keys={key} hint=")
     kept.wait_for("gateway replaced child=gateway")
+    assert eventually(lambda: "worker has changed" in lines() or "not read again" in lines())
+    assert "rolling change" not in lines()
     kept.config.write_text(text)
 
 
