@@ -277,7 +277,6 @@ def _supervise(pool: PoolConfig, overrides: ExplicitSettings, start: Start) -> i
         runtime_dir=folder,
         listeners=start.listeners,
         reread=partial(_reread_gateways, pool, overrides, start, itertools.count(2)),
-        drain_timeout_s=pool.gateway.drain_timeout_s,
         orders=orders,
         notice=StartNotice(
             places=places(start.host, planned.worker),

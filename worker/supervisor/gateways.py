@@ -18,9 +18,6 @@ Reread = Callable[[], Sequence[Launch]]
 Raises `ConfigError` or `OSError`.
 """
 
-_IDLE_S = 90.0
-"""Longer than an idle client connection stays open after its gateway was replaced."""
-
 
 class GatewayReload:
     """The hand-over in progress and those to follow; the next reload begins after them."""
@@ -31,15 +28,12 @@ class GatewayReload:
         notifier: Notifier,
         reread: Reread,
         reread_workers: Callable[[float], object],
-        *,
-        drain_timeout_s: float,
     ) -> None:
         """`reread_workers` is called after `reread` has succeeded."""
         self._children = children
         self._notifier = notifier
         self._reread = reread
         self._reread_workers = reread_workers
-        self._leaves_within_s = drain_timeout_s + _IDLE_S
         self._handover: Handover | None = None
         self._waiting: list[Launch] = []
         self._is_asked = False
@@ -65,7 +59,7 @@ class GatewayReload:
         """Advance the hand-overs, and forget gateways that have ended."""
         self._drop_ended()
         if self._handover is not None:
-            self._handover.turn(now, leaves_within_s=self._leaves_within_s)
+            self._handover.turn(now)
             if self._handover.is_over:
                 self._finish(self._handover)
         if self._handover is None and not self._waiting and self._is_asked:

@@ -22,6 +22,8 @@ _LIMIT_S = 60.0
 """Time for a new gateway to serve."""
 _JOIN_S = 10.0
 """Time for the workers of the old gateway to dial the new one."""
+_IDLE_S = 90.0
+"""Longer than an idle client connection stays open after its gateway was replaced."""
 _LOST_S = 3.0
 """The same where the old gateway has died: as long as one that is started again waits for them."""
 
@@ -68,20 +70,20 @@ class Handover:
         """Yield the times at which `turn` must be called."""
         yield self._joined_by if self._step is HandoverStep.JOINING else self._ends_at
 
-    def turn(self, now: float, *, leaves_within_s: float) -> None:
-        """Take the steps that are due; the old gateway is killed after `leaves_within_s`."""
+    def turn(self, now: float) -> None:
+        """Take the steps that are due."""
         if not self.new.child.is_alive and self.new.child.state is ChildState.ENDED:
             self._fail(self.new.cause())
         elif now >= self._ends_at:
             self._fail(f"after {_LIMIT_S:g} s {self._step.value}")
-        while not self.is_over and self._advance(now, leaves_within_s):
+        while not self.is_over and self._advance(now):
             pass
 
     @property
     def _has_old(self) -> bool:
         return self.old.child.state is ChildState.READY
 
-    def _advance(self, now: float, leaves_within_s: float) -> bool:
+    def _advance(self, now: float) -> bool:
         """Take one step if its condition is met."""
         new, old = self.new.child.reports, self.old.child.reports
         if not self._has_old and self.old.child.state is not ChildState.ENDED:
@@ -101,7 +103,7 @@ class Handover:
             case HandoverStep.JOINING if self._is_joined(now):
                 self._go_on(self.new, HandoverStep.OPENING)
             case HandoverStep.OPENING if self.new.child.state is ChildState.READY:
-                self._complete(now, leaves_within_s)
+                self._complete(now)
             case _:
                 return False
         return True
@@ -114,11 +116,11 @@ class Handover:
         watch.child.kill(signal.SIGUSR1)
         self._step = step
 
-    def _complete(self, now: float, leaves_within_s: float) -> None:
+    def _complete(self, now: float) -> None:
         self._step = HandoverStep.DONE
         self.new.is_trial = False
         self.new.child.launch = self._launch  # a restart is no hand-over
-        self.old.leaves_by = now + leaves_within_s
+        self.old.leaves_by = now + self.old.child.launch.drain_timeout_s + _IDLE_S
         self.old.leave()
         logger.info(
             "gateway replaced",

@@ -62,7 +62,6 @@ class SupervisorSettings:
     runtime_dir: Path
     listeners: Listeners | None = None
     """The sockets that the gateways serve; this process closes them at the end."""
-    drain_timeout_s: float = 600.0
     notice: StartNotice = StartNotice()
     policy: RestartPolicy = RestartPolicy()
     orders: Orders
@@ -87,11 +86,7 @@ class Supervisor:
             settings.launches, settings.runtime_dir, console, notifier, self._policy_of
         )
         self._reload = GatewayReload(
-            self._children,
-            notifier,
-            settings.reread,
-            self._orders.workers.reread,
-            drain_timeout_s=settings.drain_timeout_s,
+            self._children, notifier, settings.reread, self._orders.workers.reread
         )
         self._status = SupervisorStatus(
             self._children, console, notifier, settings.notice, self._orders.workers.models
@@ -224,7 +219,7 @@ class Supervisor:
     def _drain(self, now: float) -> None:
         self._notifier.stopping()
         self._phase = SupervisorPhase.DRAINING
-        self._phase_ends_at = now + self._settings.drain_timeout_s + _DRAIN_GRACE_S
+        self._phase_ends_at = now + _DRAIN_GRACE_S + self._children.drain_timeout_s
         for watch in self._children.gateways:
             watch.leave()
 

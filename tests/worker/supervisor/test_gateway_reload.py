@@ -13,8 +13,8 @@ from worker.supervisor.children.managed_child import ChildState
 from worker.supervisor.gateways import GatewayReload
 from worker.supervisor.handover import Handover
 
-OLD = Launch(name="gateway", argv=("old",), env={})
-NEW = Launch(name="gateway", argv=("new",), env={})
+OLD = Launch(name="gateway", argv=("old",), env={}, drain_timeout_s=1.0)
+NEW = Launch(name="gateway", argv=("new",), env={}, drain_timeout_s=5.0)
 
 
 class Manager:
@@ -40,7 +40,7 @@ def children(tmp_path: Path) -> Iterator[Children]:
 
 def test_a_gateway_that_starts_is_replaced_once_it_serves(children: Children) -> None:
     manager: Any = Manager()
-    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
+    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None)
     (old,) = children.gateways
     old.child.become(ChildState.STARTING)
     reload.ask()
@@ -56,7 +56,7 @@ def test_a_gateway_that_has_died_starts_again_with_the_new_configuration(
     children: Children,
 ) -> None:
     manager: Any = Manager()
-    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None, drain_timeout_s=1.0)
+    reload = GatewayReload(children, manager, lambda: [NEW], lambda _: None)
     (old,) = children.gateways
     reload.ask()
     reload.turn(0.0)
@@ -71,7 +71,7 @@ def test_a_full_disk_leaves_the_gateways_as_they_are_and_ends_the_reload(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     manager: Any = Manager()
-    reload = GatewayReload(children, manager, fails, lambda _: None, drain_timeout_s=1.0)
+    reload = GatewayReload(children, manager, fails, lambda _: None)
     (old,) = children.gateways
     reload.ask()
     reload.turn(0.0)
@@ -90,8 +90,26 @@ def test_a_new_gateway_awaits_the_workers_of_one_that_dies_meanwhile(children: C
     handover.new.child.become(ChildState.STARTING)
     handover.new.child.reports |= {"X_PREPARED": "1", "X_BOUND": "1", "X_WORKERS": "0"}
     old.child.become(ChildState.WAITING)
-    handover.turn(1.0, leaves_within_s=1.0)
+    handover.turn(1.0)
     assert list(handover.deadlines()) == [4.0]
     handover.new.child.reports["X_WORKERS"] = "1"
-    handover.turn(2.0, leaves_within_s=1.0)
+    handover.turn(2.0)
     assert list(handover.deadlines()) == [60.0], "it begins to serve"
+
+
+def test_each_gateway_has_the_time_to_finish_that_it_was_started_with(children: Children) -> None:
+    (old,) = children.gateways
+    for state in (ChildState.STARTING, ChildState.READY):
+        old.child.become(state)
+    assert children.drain_timeout_s == 1.0
+    handover = Handover(children, old, NEW, 0.0)
+    handover.new.child.become(ChildState.STARTING)
+    assert children.drain_timeout_s == 5.0, "the new one is told to end, too"
+    old.child.reports["X_ASIDE"] = "0"
+    handover.new.child.reports |= {"X_PREPARED": "1", "X_BOUND": "1", "X_WORKERS": "0"}
+    handover.turn(1.0)
+    handover.new.child.become(ChildState.READY)
+    handover.turn(2.0)
+    assert handover.is_over and old.leaves_by == 2.0 + 1.0 + 90.0
+    old.child.become(ChildState.ENDED)
+    assert children.drain_timeout_s == 5.0

@@ -42,7 +42,7 @@ DRIVER = textwrap.dedent(
         Launch(name=name, argv=(plan["python"].get(name, sys.executable), "-c", plan["child"],
                                 kind, plan["scratch"]),
                env=env, model="" if name == "gateway" else "m",
-               watchdog_s=plan["watchdog_s"])
+               watchdog_s=plan["watchdog_s"], drain_timeout_s=plan["drain_timeout_s"])
         for name, kind in plan["children"].items()
     ]
     on_demand = plan.get("on_demand")
@@ -52,7 +52,7 @@ DRIVER = textwrap.dedent(
     control = ControlServer(Path(plan["scratch"], "control.sock"))
     settings = SupervisorSettings(launches=launches, runtime_dir=Path(plan["scratch"]),
                         orders=Orders(control, fixed),
-                        reread=list, drain_timeout_s=plan["drain_timeout_s"],
+                        reread=list,
                         policy=RestartPolicy(**plan["policy"]))
     sys.exit(Supervisor(settings, console, Notifier.from_environ()).run())
     """

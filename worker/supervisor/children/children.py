@@ -119,6 +119,13 @@ class Children:
         """Number of workers that can serve; a gateway that has just started waits for them."""
         return sum(worker.child.state is ChildState.READY for worker in self.workers)
 
+    @property
+    def drain_timeout_s(self) -> float:
+        """Seconds that the tasks of all gateways have to finish."""
+        gateways = (watch.child for watch in self.gateways)
+        running = (child for child in gateways if child.state is not ChildState.ENDED)
+        return max((child.launch.drain_timeout_s for child in running), default=0.0)
+
     def _env_of(self, watch: ChildWatch) -> dict[str, str]:
         """Return the number of workers that a restarted gateway awaits before it serves."""
         if not (watch.child.launch.is_gateway and watch.was_ready):

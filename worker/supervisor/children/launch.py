@@ -34,6 +34,8 @@ class Launch:
     """Standard input of the process: secrets, which must appear neither in files nor in `ps`."""
     model: str = ""
     """Alias of its model; empty for the gateway."""
+    drain_timeout_s: float = 600.0
+    """Seconds that the tasks of a gateway have to finish."""
     watchdog_s: float = 0.0
     """Longest time between two watchdog messages after READY; 0 means no limit."""
     journal: bool = False
@@ -75,6 +77,7 @@ def gateways(
             env=_watched(env, _GATEWAY_WATCHDOG_S),
             stdin=keys,
             fds=tuple(fds),
+            drain_timeout_s=config.gateway.drain_timeout_s,
             watchdog_s=_GATEWAY_WATCHDOG_S,
             journal=is_journal(2),
         )
