@@ -39,10 +39,13 @@ def read_named_bytes(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_named_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Read a text; raises `OSError` as `read_named_bytes` does, also where it is no UTF-8."""
+    """Read a text; raises `OSError` as `read_named_bytes` does, also where it is no UTF-8.
+
+    A byte order mark, which editors of Windows write first, is left out.
+    """
     data = read_named_bytes(path, max_bytes)
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise OSError(errno.EILSEQ, f"it is no UTF-8 text: {error}", str(path)) from error
     return text.replace("\r\n", "\n").replace("\r", "\n")

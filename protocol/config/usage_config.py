@@ -24,6 +24,7 @@ class UsageConfig:
         "Seconds until a line is on the disk for certain (fsync); 0: at once, -1: as the system "
         "does it.",
         low=-1,
+        high=86_400,
     )
 
 

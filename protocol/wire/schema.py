@@ -158,6 +158,8 @@ def check(row: FieldRow, value: Any, key: str, bounds: Bounds | None = None) -> 
         raise InvalidRequest(f"Field '{key}': must be one of {allowed}, but got {value}", param=key)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return _within(value, spec, key, bounds)
+    if row.kind == tuple[float, ...]:
+        return tuple(_within(item, spec, f"{key}[{i}]", bounds) for i, item in enumerate(value))
     return value
 
 

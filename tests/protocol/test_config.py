@@ -145,3 +145,25 @@ def test_a_file_that_has_no_end_is_refused(
 def test_a_device_without_an_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="it has more than 16 MiB"):
         load(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("name", ["pool.toml", "pool.json"])
+def test_a_byte_order_mark_is_left_out(tmp_path: Path, name: str) -> None:
+    text = '{"gateway": {"port": 7}}' if name.endswith("json") else "[gateway]\nport = 7\n"
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert load(tmp_path / name).gateway.port == 7
+
+
+@pytest.mark.parametrize("share", ["nan", "-inf", "1" + "0" * 400])
+def test_each_number_of_a_list_must_be_finite(tmp_path: Path, share: str) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text(f"[[worker]]\ntensor_split = [1.0, {share}]\n")
+    with pytest.raises(ConfigError, match=r"pool\.toml: Field 'worker\[0\]\.tensor_split\[1\]'"):
+        load(path)
+
+
+def test_a_time_that_the_system_cannot_wait_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pool.toml"
+    path.write_text("[gateway.usage]\nfsync_s = 1e308\n")
+    with pytest.raises(ConfigError, match=r"gateway\.usage\.fsync_s"):
+        load(path)

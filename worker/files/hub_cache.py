@@ -53,6 +53,8 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 def snapshot(repo: str, environ: Mapping[str, str]) -> Path | None:
     """Return the folder of a repository's files; None if nothing of it is in the cache."""
     folder = cache_folder(environ) / f"models--{repo.replace('/', '--')}"
+    if not is_dir(folder):
+        return None
     refs = islice((folder / "refs").glob("*"), _MAX_REFS)
     for ref in sorted(refs, key=lambda path: path.name != "main"):
         commit = _commit(ref) if is_file(ref) else ""

@@ -14,7 +14,7 @@ from protocol.errors import ConfigError
 from worker.cli import main
 from worker.doctor.case import DoctorOptions, opened
 from worker.files.hub import pick_file, pick_projector
-from worker.files.hub_cache import cache_folder, cached_models
+from worker.files.hub_cache import cache_folder, cached_models, snapshot
 from worker.settings.download import fetched, with_remote_preset
 
 COMMIT = "0123456789" * 4
@@ -228,3 +228,7 @@ def test_the_nearest_projector_of_the_nearest_size_is_picked() -> None:
     assert pick_projector(names, "m-BF16.gguf") == "mmproj-Q8_0.gguf"
     assert pick_projector(names, "x/m-F16.gguf") == "x/mmproj-Q8_0.gguf"
     assert pick_projector(["m.gguf"], "m.gguf") == ""
+
+
+def test_a_repository_whose_name_no_folder_can_have_is_not_in_the_cache(tmp_path: Path) -> None:
+    assert snapshot("user/" + "x" * 5000, {"LLAMA_CACHE": str(tmp_path)}) is None
