@@ -12,6 +12,7 @@ from protocol.config.paths import anchored
 from protocol.filenames import absolute, working_directory
 from worker.settings.arguments import ExplicitSettings
 from worker.settings.host_config import host_settings
+from worker.settings.resolve import chooses_models
 
 _ANY_ORIGIN = configs.GatewayConfig().cors_origins
 _SET_BY_SERVE = ("control", "siblings")
@@ -26,6 +27,7 @@ KEPT_UNTIL_RESTART = (
     "models_preset",
     "models_cache",
     "models_on_demand",
+    "models_max",
     *_SET_BY_SERVE,
 )
 """Keys of the gateway that only a restart of the whole pool changes."""
@@ -55,6 +57,8 @@ def changed_by_restart(first: PoolConfig, fresh: PoolConfig) -> Iterator[str]:
         is_read = name not in _SET_BY_SERVE
         if is_read and getattr(fresh.gateway, name) != getattr(first.gateway, name):
             yield f"gateway.{name}"
+    if chooses_models(first) and fresh.worker != first.worker:
+        yield "worker"  # what all models on demand have in common
     for row in fields(first.log):
         if getattr(fresh.log, row.name) != getattr(first.log, row.name):
             yield f"log.{row.name}"

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from worker import cli
+from worker.settings.pool_config import changed_by_restart
 
 LOCAL, ANY = 'cors_origins = ["localhost"]', 'cors_origins = ["*"]'
 
@@ -59,3 +61,11 @@ def test_an_alias_in_another_encoding_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.main, args)
     assert result.exit_code == 78
     assert "is no UTF-8 text" in result.stderr
+
+
+def test_what_all_models_on_demand_have_in_common_changes_with_a_restart() -> None:
+    wide = (WorkerConfig(n_ctx=64),)
+    on_demand = PoolConfig(gateway=GatewayConfig(models_dir="models"))
+    fresh = PoolConfig(gateway=GatewayConfig(models_dir="models", models_max=9), worker=wide)
+    assert [*changed_by_restart(on_demand, fresh)] == ["gateway.models_max", "worker"]
+    assert [*changed_by_restart(PoolConfig(), PoolConfig(worker=wide))] == []
