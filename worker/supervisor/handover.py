@@ -20,6 +20,8 @@ logger = logging.getLogger("supervisor")
 
 _LIMIT_S = 60.0
 """Time for a new gateway to serve."""
+_WORKERS_S = 20.0
+"""Time for a model whose workers have just died to have one again."""
 _JOIN_S = 10.0
 """Time for the workers of the old gateway to dial the new one."""
 _IDLE_S = 90.0
@@ -48,6 +50,7 @@ class Handover:
         self._launch = launch
         self._step = HandoverStep.PREPARING
         self._ends_at = now + _LIMIT_S
+        self._workers_by = now + _WORKERS_S
         self._joined_by = self._ends_at
         self._n_workers = 0
         self.old = old
@@ -55,6 +58,9 @@ class Handover:
             replace(launch, env={**launch.env, SUCCESSOR_VARIABLE: "1"}), due_at=now
         )
         self.new.is_trial = True
+
+    def __repr__(self) -> str:
+        return f"<Handover of {self._launch.name}: {self._step.value}>"
 
     @property
     def is_over(self) -> bool:
@@ -68,6 +74,8 @@ class Handover:
 
     def deadlines(self) -> Iterator[float]:
         """Yield the times at which `turn` must be called."""
+        if self._step is HandoverStep.PREPARING and "X_PREPARED" in self.new.child.reports:
+            yield self._workers_by
         yield self._joined_by if self._step is HandoverStep.JOINING else self._ends_at
 
     def turn(self, now: float) -> None:
@@ -79,6 +87,10 @@ class Handover:
         while not self.is_over and self._advance(now):
             pass
 
+    def _awaits_workers(self, now: float) -> bool:
+        """Return whether begun answers wait for workers, which later dial only the new gateway."""
+        return now < self._workers_by and self._has_old and self._children.is_model_away
+
     @property
     def _has_old(self) -> bool:
         return self.old.child.state is ChildState.READY
@@ -89,7 +101,7 @@ class Handover:
         if not self._has_old and self.old.child.state is not ChildState.ENDED:
             self.old.due_at = self._ends_at  # it has died: the new one serves before it is back
         match self._step:
-            case HandoverStep.PREPARING if "X_PREPARED" in new:
+            case HandoverStep.PREPARING if "X_PREPARED" in new and not self._awaits_workers(now):
                 self._go_on(self.new, HandoverStep.BINDING)
             case HandoverStep.BINDING if "X_BOUND" in new:
                 self._go_on(self.old, HandoverStep.TELLING)

@@ -113,3 +113,42 @@ def test_each_gateway_has_the_time_to_finish_that_it_was_started_with(children: 
     assert handover.is_over and old.leaves_by == 2.0 + 1.0 + 90.0
     old.child.become(ChildState.ENDED)
     assert children.drain_timeout_s == 5.0
+
+
+def test_a_gateway_is_replaced_once_a_model_whose_workers_died_has_one_again(
+    children: Children,
+) -> None:
+    handover, worker = _prepared_handover(children)
+    worker.child.become(ChildState.WAITING)
+    handover.turn(1.0)
+    worker.child.become(ChildState.STARTING)
+    handover.turn(19.0)
+    assert "prepares itself" in repr(handover), "its answers wait at the old gateway"
+    assert min(handover.deadlines()) == 20.0
+    worker.child.become(ChildState.READY)
+    handover.turn(19.5)
+    assert "tells its workers" in repr(handover)
+
+
+@pytest.mark.parametrize(("state", "at"), [(ChildState.WAITING, 20.0), (ChildState.QUARANTINED, 1)])
+def test_a_gateway_is_replaced_without_a_worker_that_does_not_come(
+    children: Children, state: ChildState, at: float
+) -> None:
+    handover, worker = _prepared_handover(children)
+    worker.child.become(state)
+    handover.turn(at)
+    assert "tells its workers" in repr(handover)
+
+
+def _prepared_handover(children: Children) -> tuple[Handover, ChildWatch]:
+    """Begin to replace a gateway whose only worker has served."""
+    (old,) = children.gateways
+    worker = children.add(Launch(name="w", argv=("w",), env={}, model="m"), due_at=0.0)
+    for watch in (old, worker):
+        watch.child.become(ChildState.STARTING)
+        watch.child.become(ChildState.READY)
+    worker.was_ready = True
+    handover = Handover(children, old, NEW, 0.0)
+    handover.new.child.become(ChildState.STARTING)
+    handover.new.child.reports |= {"X_PREPARED": "1", "X_BOUND": "1"}
+    return handover, worker

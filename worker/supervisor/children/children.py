@@ -126,6 +126,14 @@ class Children:
         running = (child for child in gateways if child.state is not ChildState.ENDED)
         return max((child.launch.drain_timeout_s for child in running), default=0.0)
 
+    @property
+    def is_model_away(self) -> bool:
+        """Whether all workers of a model have died, and one that has served starts again soon."""
+        away = (ChildState.WAITING, ChildState.STARTING)
+        ready = {w.child.launch.model for w in self.workers if w.child.state is ChildState.READY}
+        coming = (w for w in self.workers if w.was_ready and w.child.state in away)
+        return any(worker.child.launch.model not in ready for worker in coming)
+
     def _env_of(self, watch: ChildWatch) -> dict[str, str]:
         """Return the number of workers that a restarted gateway awaits before it serves."""
         if not (watch.child.launch.is_gateway and watch.was_ready):
