@@ -51,7 +51,8 @@ class Fleet:
         self.drained: set[str] = set()
         """Processes that an admin has taken out of service."""
         self._heirs: dict[str, str] = {}
-        """Drained process to the one that starts in its place after a rolling change."""
+        """Drained process to the one that starts in its place after a rolling change; none starts
+        where it is empty."""
         self.surge = "auto"
         self.drain_timeout_s = 600.0
         self.prompts: Sequence[str] = ()
@@ -85,14 +86,13 @@ class Fleet:
         self.workers |= coming
         for worker in launch.workers(own, path, self._environ):
             self._launches[worker.name] = worker
-        self._heirs = {
-            change.old: change.new for change in found if change.old in self.drained and change.new
-        }
+        self._heirs = {change.old: change.new for change in found if change.old in self.drained}
         return [change for change in found if change.old not in self.drained]
 
     def forget(self, *, is_done: bool) -> None:
         """Forget the workers without a process, and remove the files that no other one reads."""
         self._heirs = self._heirs if is_done else {}
+        self.drained -= {name for name, heir in self._heirs.items() if not heir}
         names = {watch.child.launch.name for watch in self._watches()} | {*self._heirs.values()}
         self.workers = {name: worker for name, worker in self.workers.items() if name in names}
         self._launches = {

@@ -15,10 +15,12 @@ from worker.host.placement import Host
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.control import ControlServer
 from worker.supervisor.rollout.change import Change, StartWorker
 from worker.supervisor.rollout.fleet import Fleet
 from worker.supervisor.rollout.plan import planned
 from worker.supervisor.rollout.planner import ConfigSource, ReadPool
+from worker.supervisor.rollout.questions import Questions
 from worker.supervisor.rollout.rollouts import Rollouts
 
 
@@ -44,7 +46,9 @@ class Rig:
     def __init__(self, folder: Path) -> None:
         unused: Any = None
         self.readings = Readings()
-        self.fleet = Fleet(folder, {}, Host(cpus=(), n_online=1), unused)
+        self.control = ControlServer(folder / "control.sock")
+        questions = Questions(self.control)
+        self.fleet = Fleet(folder, {}, Host(cpus=(), n_online=1), questions)
         self.rollouts = Rollouts(self.fleet, self.readings, ConfigSource(), PoolConfig())
         launches = [Launch(name=name, argv=(), env={}, model="m") for name in ("v", "w")]
         self.children = Children(launches, folder, unused, unused, unused)
@@ -68,6 +72,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield one
     one.readings.may_end.set()
     one.rollouts.close()
+    one.control.close()
 
 
 def test_what_is_asked_while_a_broken_configuration_is_read_is_read_after_it(rig: Rig) -> None:
@@ -144,6 +149,25 @@ def test_the_only_worker_of_a_model_is_drained_if_another_host_serves_it(rig: Ri
     assert not is_unknown
     order = WorkerOrder(id=2, worker="w", verb=WorkerVerb.DRAIN, served_elsewhere=(model,))
     assert rig.rollouts.order_worker(order, 0.0) == ("", False)
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_a_drained_worker_that_is_removed_does_not_come_back(rig: Rig, *, has_left: bool) -> None:
+    v, w = rig.children.workers
+    v.child.state, w.child.state = ChildState.READY, ChildState.READY
+    rig.fleet.drain("w", 0.0)
+    if has_left:
+        w.child.state = ChildState.ENDED
+    kept = rig.fleet.workers["v"].table
+    rig.readings.result = ReadPool(pool=PoolConfig(worker=(kept,)), tables=(kept,))
+    rig.readings.may_end.set()
+    rig.rollouts.reread(0.0)
+    rig.turn_until_read()
+    order = WorkerOrder(id=1, worker="w", verb=WorkerVerb.UNDRAIN)
+    assert rig.rollouts.order_worker(order, 0.0) == ("worker 'w' is not drained", False)
+    w.child.state = ChildState.ENDED
+    rig.rollouts.turn(0.0)
+    assert rig.children.workers == [v]
 
 
 def test_only_configurations_that_a_worker_reads_are_kept(rig: Rig, tmp_path: Path) -> None:
