@@ -10,6 +10,7 @@ from protocol.config import config as configs
 from protocol.config.config import GatewayConfig, PoolConfig
 from protocol.config.options import table as options
 from protocol.config.paths import anchored
+from protocol.config.worker_config import alias_names
 from protocol.endpoint import ADMIN_SOCKET, WORKERS_SOCKET, bound, check_folder, gateway_endpoint
 from protocol.errors import ConfigError, InvalidRequest
 from protocol.filenames import absolute
@@ -47,12 +48,15 @@ def gateway_config(pool: PoolConfig, flags: dict[str, object]) -> GatewayConfig:
 
 
 def expected_workers(pool: PoolConfig) -> list[ExpectedWorker]:
-    """List the workers whose names and slots are known from the configuration."""
-    return [
-        ExpectedWorker(worker.name, worker.alias, worker.n_slots, worker.aliases)
-        for worker in pool.worker
-        if worker.name and worker.alias and worker.count == 1 and worker.n_slots > 0
-    ]
+    """List the workers whose names and models are known from the configuration."""
+    found = []
+    for worker in pool.worker:
+        aliases = alias_names(worker.alias)
+        if worker.name and aliases:
+            model, n_slots = min(aliases), max(0, worker.n_slots)
+            others = (*sorted(aliases), *worker.aliases)
+            found += [ExpectedWorker(name, model, n_slots, others) for name in worker.names]
+    return found
 
 
 def share_of_gateway(config: GatewayConfig, index: int) -> GatewayConfig:

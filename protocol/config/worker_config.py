@@ -183,6 +183,13 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
     fake_load_ms: float = param(0.0, "Fake backend: duration of loading, in milliseconds.", low=0)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Return the name of each of its processes."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number + 1}" for number in range(self.count))
+
+    @property
     def chat_variables(self) -> dict[str, Any]:
         """Return the variables of the template that every chat begins with; raises ValueError."""
         found: dict[str, Any] = {"preserve_reasoning": self.reasoning_preserve}
@@ -193,3 +200,8 @@ class WorkerConfig(DraftingConfig, ChatConfig, DeviceConfig, ModelConfig):
         if self.reasoning_effort:
             found["reasoning_effort"] = self.reasoning_effort
         return found
+
+
+def alias_names(text: str) -> set[str]:
+    """Return the names that an alias gives, separated by commas."""
+    return {name.strip() for name in text.split(",")} - {""}

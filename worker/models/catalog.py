@@ -15,6 +15,7 @@ from typing import Any
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from protocol.config.options import table as options
 from protocol.config.paths import anchored
+from protocol.config.worker_config import alias_names
 from protocol.errors import ConfigError
 from protocol.filenames import working_directory
 from protocol.named_file import read_named_text
@@ -23,7 +24,7 @@ from worker.models.cached import cached_file, delete_cached, scan_cache
 from worker.models.folder import FoundModel, scan
 from worker.settings import ini
 from worker.settings.preset import DEFAULT_STOP_S, Preset, as_args, as_section, read_preset
-from worker.settings.resolve import alias_names, counted
+from worker.settings.resolve import counted
 
 logger = logging.getLogger("supervisor")
 

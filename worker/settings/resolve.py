@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.config.worker_config import alias_names
 from protocol.endpoint import (
     ADMIN_SOCKET,
     UNIX_PATH_MAX,
@@ -249,11 +250,6 @@ def _draft(worker: WorkerConfig) -> str:
     return find_model(worker.model_draft, "model_draft", "-md")
 
 
-def alias_names(text: str) -> set[str]:
-    """Return the names that an alias gives, separated by commas."""
-    return {name.strip() for name in text.split(",")} - {""}
-
-
 def _named(worker: WorkerConfig) -> WorkerConfig:
     """Use the alphabetically first alias as the model's name, as llama-server does."""
     for key, text in (("alias", worker.alias), ("name", worker.name)):
@@ -305,7 +301,7 @@ def _dialled(
 
 def _name(worker: WorkerConfig, index: int, host: str) -> str:
     if worker.name:
-        return worker.name if worker.count == 1 else f"{worker.name}-{index + 1}"
+        return worker.names[index]
     # The name becomes part of a ZeroMQ identity, of metrics, and of systemd's instance names.
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", worker.alias)
     prefix = f"{host}/" if host else ""

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gateway.pool.workers.slot_map import ExpectedWorker
+from gateway.settings import expected_workers
+from protocol.config.config import PoolConfig, WorkerConfig
 from protocol.process.control import FleetReport, ProcessReport
 from tests.fakes.echo import FakeOptions
 from tests.gateway.fleet.test_admin_api import Supervisor
@@ -108,6 +110,18 @@ async def test_nor_does_it_where_workers_are_units_of_their_own(
         await gateway.add_worker(FakeOptions(name="h/w1", model="big"))
         answer = await gateway.post("/completion", {**body, "model": "big"})
         assert answer.json()["model"] == "big"
+
+
+async def test_nor_does_it_where_several_of_them_have_one_table(tmp_path: Path) -> None:
+    table = WorkerConfig(name="w", alias="large, big", count=2, n_slots=-1)
+    expected = expected_workers(PoolConfig(worker=(table,)))
+    assert [(one.name, one.model) for one in expected] == [("w-1", "big"), ("w-2", "big")]
+    async with running(tmp_path) as gateway:
+        gateway.pool.dispatcher.slots.expect(expected)
+        await gateway.add_worker(FakeOptions(name="h/w0"))
+        for name, status in (("big", 503), ("large", 503), ("any", 200)):
+            body = {"prompt": "Hello", "n_predict": 4, "model": name}
+            assert (await gateway.post("/completion", body)).status_code == status
 
 
 async def test_an_alias_is_refused_as_long_as_no_model_has_it(tmp_path: Path) -> None:
