@@ -29,9 +29,12 @@ def process_events(before: FleetReport, after: FleetReport) -> Iterator[ProcessE
     """Yield the events between two reports; none before the first report."""
     if not before.processes:
         return
-    known = {process.name: process for process in before.processes}
+    named = {process.name: process for process in before.processes}
+    known = {(process.name, process.pid): process for process in before.processes}
     for process in after.processes:
-        if (old := known.get(process.name)) is None:
+        # Two gateways have one name while one takes over from the other.
+        old = known.get((process.name, process.pid)) or named.get(process.name)
+        if old is None:
             continue
         kind = _KINDS.get(process.state)
         if kind is not None and process.state != old.state:

@@ -64,9 +64,11 @@ class SupervisorLink:
         return self._channel is not None and self._channel.is_open
 
     @property
-    def n_gateway_restarts(self) -> int:
-        """How often gateways died and were started again, since each was replaced last."""
-        return sum(process.n_restarts for process in self.report.processes if not process.model)
+    def n_gateway_restarts(self) -> int | None:
+        """How often gateways died and were started again; None until the supervisor has told."""
+        if self._channel is not None and not self.report.processes:
+            return None
+        return self.report.n_gateway_restarts
 
     def why_absent(self, model: str) -> TaskError | None:
         """Return the error of requests to a model no worker of which has connected.

@@ -43,8 +43,9 @@ class Metrics:
         """Counts the streams that are kept to be read again, and their bytes."""
         self.away: Callable[[], Iterable[WorkerView]] = lambda: ()
         """Lists the workers of this host's supervisor that are not connected."""
-        self.n_gateway_restarts: Callable[[], int] = lambda: 0
-        """Counts how often the gateways of this host's supervisor died and were started again."""
+        self.n_gateway_restarts: Callable[[], int | None] = lambda: 0
+        """Counts how often the gateways of this host's supervisor died and were started again; None
+        until that has told."""
         self.certificate_expires_at: float | None = None
         """Seconds since 1970; None without a certificate."""
         self.latencies: dict[str, ModelLatencies] = {}

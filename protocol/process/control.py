@@ -316,6 +316,8 @@ class FleetReport:
 
     processes: tuple[ProcessReport, ...] = ()
     rollout: RolloutReport = RolloutReport()
+    n_gateway_restarts: int = 0
+    """How often gateways died and were started again, also those that were replaced since."""
 
 
 ModelLine = Order | Listed | WorkerReport | ModelRecall | ModelKept | NoRoom | DownloadReport

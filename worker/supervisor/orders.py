@@ -1,7 +1,6 @@
 """Orders of gateways and admins to the supervisor, and its reports to them."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -27,12 +26,12 @@ class Orders:
     def __init__(self, control: ControlServer, workers: Rollouts | OnDemand) -> None:
         self._control = control
         self.workers = workers
-        self._watches: Sequence[ChildWatch] = ()
+        self._children: Children | None = None
         self._reported = FleetReport()
 
     def open(self, children: Children, now: float) -> None:
         """Listen for orders, and take over the workers; raises `ConfigError`."""
-        self._watches = children.watches
+        self._children = children
         self._control.open(children.selector, self.workers.greeting)
         self.workers.open(children, now)
 
@@ -63,10 +62,12 @@ class Orders:
         self._control.answer(peer, reply)
 
     def _report(self, now: float) -> FleetReport:
+        assert self._children is not None
         drained = self.workers.drained
         return FleetReport(
-            processes=tuple(_process(watch, drained, now) for watch in self._watches),
+            processes=tuple(_process(watch, drained, now) for watch in self._children.watches),
             rollout=self.workers.report(now),
+            n_gateway_restarts=self._children.n_gateway_restarts,
         )
 
 

@@ -95,9 +95,10 @@ def of_loop(metrics: Metrics, view: PoolView) -> Iterator[Metric]:
         (),
         [((), process.resident_bytes)],
     )
+    n_restarts = metrics.n_gateway_restarts()
     yield counter(
         "llamapool_gateway_restarts_total",
         "How often a gateway of this host died and was started again.",
         (),
-        [((), metrics.n_gateway_restarts())],
+        [] if n_restarts is None else [((), n_restarts)],
     )

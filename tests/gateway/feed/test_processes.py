@@ -1,6 +1,7 @@
 """What the reports of a supervisor say has happened."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,21 @@ def test_a_change_of_a_process_is_told(
     before: FleetReport, after: FleetReport, wanted: list[tuple[str, str]]
 ) -> None:
     assert [(one.kind, one.why) for one in process_events(before, after)] == wanted
+
+
+def test_a_gateway_that_had_died_is_replaced_without_another_death() -> None:
+    old = ProcessReport(name="gateway", model="", state="ready", pid=1, n_restarts=2)
+    new = ProcessReport(name="gateway", model="", state="ready", pid=2)
+    steps = [
+        (old,),
+        (old, replace(new, state="starting")),
+        (old, new),
+        (replace(old, state="leaving"), new),
+        (new,),
+    ]
+    reports = [FleetReport(processes=processes) for processes in steps]
+    pairs = itertools.pairwise(reports)
+    assert [one for pair in pairs for one in process_events(*pair)] == []
 
 
 def test_a_rolling_change_is_told_as_it_begins_goes_on_and_ends() -> None:

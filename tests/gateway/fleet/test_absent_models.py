@@ -77,14 +77,17 @@ async def test_no_other_model_answers_in_the_place_of_one_that_is_configured(
 
 async def test_the_metrics_count_deaths_of_gateways(tmp_path: Path) -> None:
     async with with_one_of_two(tmp_path) as (gateway, supervisor):
-        gateways = [
-            ProcessReport(name=f"gateway-{n}", model="", state="ready", n_restarts=n)
-            for n in (1, 2)
-        ]
-        supervisor.send(FleetReport(processes=tuple(gateways)))
+        replaced = ProcessReport(name="gateway", model="", state="ready")
+        supervisor.send(FleetReport(processes=(replaced,), n_gateway_restarts=3))
         async with asyncio.timeout(LIMIT_S):
-            while "llamapool_gateway_restarts_total 3.0" not in await text_of(gateway):
+            while "\nllamapool_gateway_restarts_total 3.0" not in await text_of(gateway):
                 pass
+
+
+async def test_before_the_first_report_no_deaths_of_gateways_are_shown(tmp_path: Path) -> None:
+    async with running(tmp_path, control=str(tmp_path / "none"), metrics=True) as gateway:
+        text = await text_of(gateway)
+    assert "\nllamapool_gateway_restarts_total " not in text, "a 0 would make it fall"
 
 
 async def test_the_metrics_count_workers_that_are_not_connected(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ def children(tmp_path: Path) -> Iterator[Children]:
     made.start_due(0.0)
     yield made
     made.kill(made.watches)
+    while any(watch.child.is_alive for watch in made.watches):
+        made.reap(0.0, restarts=False)
     made.selector.close()
 
 
@@ -51,3 +54,24 @@ def test_a_process_that_has_closed_its_output_and_dies_slowly_wakes_nobody(
     while watch.child.is_alive:
         children.reap(time.monotonic(), restarts=False)
     assert "unexpected exception" not in caplog.text
+
+
+def test_the_restarts_of_gateways_are_counted_also_after_they_were_replaced(
+    children: Children,
+) -> None:
+    launch = children.watches[0].child.launch
+    gateways = [children.add(replace(launch, name=f"gateway-{i}", model="")) for i in range(3)]
+    children.start_due(0.0)
+    assert children.n_gateway_restarts == 0
+    for n, watch in enumerate([*gateways, children.watches[0]], 1):
+        watch.child.kill()
+        while watch.child.is_alive:
+            children.reap(0.0, restarts=True)
+        children.start_due(60.0)
+        assert watch.child.pid and watch.n_restarts == 1
+        assert children.n_gateway_restarts == min(n, 3), "a worker is no gateway"
+    children.kill(gateways)
+    while any(watch.child.is_alive for watch in gateways):
+        children.reap(0.0, restarts=False)
+    del children.watches[1:]
+    assert children.n_gateway_restarts == 3

@@ -42,6 +42,8 @@ class Children:
         self._notifier = notifier
         self._policy_of = policy_of
         self._n_made = 0
+        self.n_gateway_restarts = 0
+        """How often gateways died and were started again."""
         for launch in launches:
             self.add(launch)
 
@@ -94,6 +96,8 @@ class Children:
         child.become(ChildState.STARTING)
         watch.is_killed, watch.ready_at, watch.failure = False, 0.0, ""
         watch.n_starts += 1
+        if child.launch.is_gateway and watch.n_restarts:
+            self.n_gateway_restarts += 1
         try:
             child.spawn(self._env_of(watch))
         except (OSError, ValueError) as error:
