@@ -94,7 +94,8 @@ _ROWS: tuple[_Row, ...] = (
     _real("dry_base"),
     _plain("dry_allowed_length"),
     _plain("dry_penalty_last_n"),
-    _plain("dry_sequence_breakers"),
+    # An empty text matches nothing: it stands for `--dry-sequence-breaker none`.
+    ("dry_sequence_breakers", lambda p: tuple(filter(None, p.dry_sequence_breakers))),
     _plain("mirostat"),
     _real("mirostat_tau"),
     _real("mirostat_eta"),

@@ -12,6 +12,7 @@ from gateway.api.reply import ResponseOptions
 from gateway.api.results import figures
 from gateway.api.results.figures import completion_probabilities, timings, token_probs, total
 from gateway.api.results.settings import float32, legacy_settings, metric_settings, settings
+from protocol.config.options.argument_readers import read_breakers
 from protocol.wire.facts import Timings, TokenProb
 from protocol.wire.sampler_params import SamplerParams
 from protocol.wire.sampling import SamplingParams
@@ -83,6 +84,11 @@ LIVE = {
 
 def test_settings_equal_llama_servers_in_order() -> None:
     assert list(settings(SamplingParams()).items()) == list(LIVE.items())
+
+
+def test_no_sequence_breakers_are_shown_as_none() -> None:
+    params = SamplingParams(dry_sequence_breakers=read_breakers("none"))
+    assert settings(params)["dry_sequence_breakers"] == ()
 
 
 def test_a_temperature_below_zero_is_shown_as_zero() -> None:
