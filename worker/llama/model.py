@@ -215,7 +215,7 @@ def _fitting_context(model: Any, config: WorkerConfig) -> tuple[Any, int]:
 def _warn_of_cap(config: WorkerConfig, n_ctx_slot: int, *, has_table: bool) -> None:
     """Say why slots have less than `-c` promises: the model knows no later positions."""
     wanted = config.n_ctx if config.kv_unified else config.n_ctx // config.n_slots
-    hint = "--rope-scaling yarn or --grp-attn-n reach further"
+    hint = "--rope-scaling yarn reaches further"
     if n_ctx_slot < min(wanted, config.n_ctx_per_slot or wanted):
         logger.warning(
             "context is longer than the model was trained on",

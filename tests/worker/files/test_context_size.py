@@ -119,7 +119,11 @@ def test_a_context_that_was_set_is_planned_for_a_file_without_a_length() -> None
     [
         ({"n_slots": 3}, 2048, ()),
         ({"n_slots": 3, "fit": False}, 768, ()),
-        ({"n_slots": 2, "n_ctx": 8192}, 2048, ("n_ctx=4096", "each slot has 2048 tokens")),
+        (
+            {"n_slots": 2, "n_ctx": 8192},
+            2048,
+            ("n_ctx=4096", "each slot has 2048 tokens", "yarn reaches"),
+        ),
         ({"n_slots": 2, "n_ctx": 1024}, 512, ()),
         ({"n_slots": 2, "rope_scaling": "yarn", "rope_freq_scale": 0.5}, 4096, ()),
     ],
