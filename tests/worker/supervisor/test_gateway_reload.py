@@ -10,6 +10,7 @@ import pytest
 from worker.supervisor.children.children import Children
 from worker.supervisor.children.launch import Launch
 from worker.supervisor.children.managed_child import ChildState
+from worker.supervisor.children.watch import ChildWatch
 from worker.supervisor.gateways import GatewayReload
 from worker.supervisor.handover import Handover
 
