@@ -35,6 +35,7 @@ class EmbeddingPlan:
     is_one: bool
     """One text in `content`, to which the server of 2024 answered with an object."""
     base64: bool
+    """Vectors are base64: in OpenAI's shape alone, as in llama-server."""
     links: tuple[tuple[MediaLink, ...], ...] = ()
     """For each task the media that are not fetched yet."""
 
@@ -61,6 +62,7 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
     normalize = read_int(body, "embd_normalize", -1, INT32_MAX)
     groups = _groups(_with_image_data(body, _inputs(value, card, key), card))
     norm = card.embd_normalize if normalize is None else normalize
+    is_native = native or key == "content"
     return EmbeddingPlan(
         tasks=tuple(
             Embed(
@@ -73,9 +75,9 @@ def plan_embeddings(body: Mapping[str, Any], card: ModelCard, *, native: bool) -
         ),
         links=tuple(group[0].links for group in groups),
         model=str(body.get("model") or card.name),
-        is_native=native or key == "content",
+        is_native=is_native,
         is_one=key == "content" and isinstance(value, str),
-        base64=_wants_base64(body),
+        base64=_wants_base64(body) and not is_native,
     )
 
 
