@@ -285,10 +285,13 @@ def read_penalty_prompt(value: Any) -> str | tuple[int, ...]:
 
 
 def read_lora(value: Any) -> tuple[tuple[int, float], ...]:
-    """Read `[{"id": 0, "scale": 1.0}, …]`; adapters that are not named get the scale 0."""
+    """Read `[{"id": 0, "scale": 1.0}, …]`; adapters that are not named get the scale 0.
+
+    Of several scales of one adapter the last one holds.
+    """
     if not isinstance(value, list | tuple):
         raise ValueError(f"type must be array, but is {json_type(value)}")
-    return tuple(_lora(item) for item in value)
+    return tuple(sorted(dict(_lora(item) for item in value).items()))
 
 
 def _lora(item: Any) -> tuple[int, float]:

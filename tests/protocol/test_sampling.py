@@ -137,6 +137,8 @@ REQUEST = Bounds({"n_ctx": 512})
         ({"logit_bias": {"5": True, "6": 1}}, "logit_bias", ((6, 1.0),)),
         # beyond llama-server's: with such scales layers overflow
         ({"lora": [{"id": 0, "scale": 1e38}]}, "lora", ((0, 100.0),)),
+        ({"lora": [{"id": i, "scale": i + 2} for i in (1, 0)]}, "lora", ((0, 2.0), (1, 3.0))),
+        ({"lora": [{"id": 0, "scale": scale} for scale in (3, 1, 2)]}, "lora", ((0, 2.0),)),
         ({"lora": [{"id": 0, "scale": -1e308}]}, "lora", ((0, -100.0),)),
     ],
 )
