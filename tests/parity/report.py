@@ -17,9 +17,11 @@ _TEXT = (
     " same JSON type; the same error message; where an answer can be"
     " the same to the letter (*text or values*), the same text, token, count or vector."
     " llama-server's answers are in `tests/parity/recorded/`, written by"
-    " `tests/parity/record.py`; `tests/parity/test_parity.py` compares. Random requests of ten"
-    " kinds are compared value by value, streams event by event, by"
-    " `python -m tests.parity.random_requests`; prompts of a folder of chat templates by"
+    " `tests/parity/record.py`; `tests/parity/test_parity.py` compares. Random requests of"
+    " nineteen kinds are compared value by value, streams event by event, by"
+    " `python -m tests.parity.random_requests`: generation, vectors, ranks, tokens, templates,"
+    " pictures, adapters, wrong types, and sessions that meet what is left in slots and files;"
+    " prompts of a folder of chat templates by"
     " `python -m tests.parity.random_requests.templates`."
 )
 _AREAS = {

@@ -15,8 +15,8 @@ import httpx
 from tests.cores import threads
 from tests.models.shallow import shallow_path
 from tests.parity.random_requests.__main__ import pool
-from tests.parity.random_requests.cases import random_case
-from tests.parity.random_requests.dialogs import DIALOGS
+from tests.parity.random_requests.drawn.cases import random_case
+from tests.parity.random_requests.drawn.dialogs import DIALOGS
 from tests.parity.record import running
 
 _KINDS = ("chat", "tools")

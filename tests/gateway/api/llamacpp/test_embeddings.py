@@ -170,7 +170,8 @@ def test_base64_is_little_endian_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "native"), [({"content": "a"}, False), ({"content": "a"}, True), ({"input": "a"}, True)]
+    ("body", "native"),
+    [({"content": "a"}, False), ({"content": "a"}, True), ({"input": "a"}, True)],
 )
 def test_vectors_of_llama_servers_shape_are_numbers(body: dict[str, Any], native: bool) -> None:
     plan = planned({**body, "encoding_format": "base64"}, native=native)

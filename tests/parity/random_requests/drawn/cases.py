@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from tests.parity.cases import Case
-from tests.parity.random_requests.values import (
+from tests.parity.random_requests.drawn.values import (
     GRAMMARS,
     PARAMETERS,
     SCHEMAS,

@@ -1,0 +1,1 @@
+"""What is drawn at random, one kind of requests a module."""
