@@ -60,7 +60,7 @@ class WorkerConnections:
         self._access = access
         self._gateway = gateway
         self._heartbeat_s = config.heartbeat_s
-        self._socket = RouterSocket(self._on_frame, self._ping, access)
+        self._socket = RouterSocket(self._on_frame, self._ping, access, config.heartbeat_s)
         self._peers: dict[bytes, WorkerConnection] = {}
         self._is_aside = False
         self._swept_at = math.inf

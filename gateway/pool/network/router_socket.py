@@ -29,6 +29,9 @@ _BURST_S = 0.003
 _MONITOR = "inproc://monitor"
 _RECHECK_S = 0.05
 """Seconds until an end is reported again: libzmq may not have removed the route before that."""
+_MESSAGE_HEARTBEATS, _MESSAGE_MIN_S = 3, 3.0
+"""Maximum time for a message to arrive whole, in heartbeats of workers and in seconds: ZeroMQ takes
+a peer for dead that has said nothing else meanwhile, and a heartbeat cannot overtake a message."""
 _DRAINING_S = 0.1
 """Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 
@@ -41,10 +44,13 @@ class RouterSocket:
         on_frame: Callable[[bytes, zmq.Frame], None],
         on_disconnect: Callable[[set[int]], None],
         access: PeerAccess,
+        heartbeat_s: float = 1.0,
     ) -> None:
+        """`heartbeat_s`: seconds between two heartbeats of a worker."""
         self._on_frame = on_frame
         self._on_disconnect = on_disconnect
         self._access = access
+        self._message_s = max(_MESSAGE_MIN_S, _MESSAGE_HEARTBEATS * heartbeat_s)
         self._pending = PendingConnections(access.handshakes)
         self._ended: set[int] = set()
         """Descriptors of connections that have ended."""
@@ -78,7 +84,7 @@ class RouterSocket:
         # on, ends the process: libzmq 4.3.5 asserts in stream_engine_base.cpp. No bound, no fault.
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, round(self._message_s * 1e3))
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         self._polled = [(socket, zmq.POLLIN)]
         self._monitor = _monitor_of(socket, self._context)
