@@ -70,7 +70,7 @@ class BusyPool:
         tracemalloc.stop()
         kept = sum(len(talk) + 41 for talk in self.talks)
         index = self.pool.routing.index
-        self.n_pairs = sum(index.n_cached(f"w{i}") for i in range(self.n_workers))
+        self.n_pairs = sum(index.n_held(f"w{i}") for i in range(self.n_workers))
         self.bytes_each = (used - kept) / self.n_pairs
 
     def open(self, key: str) -> None:

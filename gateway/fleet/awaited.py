@@ -23,7 +23,7 @@ _LOOK_S = 0.02
 
 
 class AwaitWorkersMiddleware:
-    """Lets requests wait while a worker of some model serves, but none is connected here."""
+    """Holds requests while a worker of some model serves, but none is connected here."""
 
     def __init__(
         self, app: ASGIApp, supervisor: SupervisorLink, known: Mapping[str, object]
@@ -37,7 +37,7 @@ class AwaitWorkersMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, after waiting if it must."""
-        if self._missing() and _needs_worker(scope):
+        if self._missing() and _is_held(scope):
             await self._wait()
         await self._app(scope, receive, send)
 
@@ -63,6 +63,6 @@ class AwaitWorkersMiddleware:
             await asyncio.sleep(_LOOK_S)
 
 
-def _needs_worker(scope: Scope) -> bool:
+def _is_held(scope: Scope) -> bool:
     path = scope["path"] if scope["type"] == "http" else "/health"
     return path not in PUBLIC_PATHS and path != "/metrics" and not path.startswith(ADMIN_PREFIX)

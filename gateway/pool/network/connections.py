@@ -129,16 +129,16 @@ class WorkerConnections:
 
     def sweep(self, now: float) -> None:
         """Lose the connections that were silent for too long."""
-        # What came while this process stood still counts as a sign of life.
+        # What came while this process was held up counts as a sign of life.
         self._socket.drain_all()
         if self._access.refresh(now):
             self._drop_revoked()
         limit_s = max(_SILENT_MIN_S, _SILENT_HEARTBEATS * self._heartbeat_s)
-        paused_s, self._swept_at = now - self._swept_at - _LATE_S, now
+        held_s, self._swept_at = now - self._swept_at - _LATE_S, now
         for peer in list(self._peers.values()):
             try:
-                if paused_s > 0:
-                    peer.ignore_pause(paused_s)
+                if held_s > 0:
+                    peer.ignore_pause(held_s)
                 if reason := peer.loss_reason(now, limit_s):
                     self._break(peer, reason)
                 elif reason := peer.flood_reason(now):
@@ -173,13 +173,13 @@ class WorkerConnections:
             self._take(identity, frame)
         except Exception:
             self._observer.failed("frame")
-        if len(frame) > _LARGE_BYTES and (taken_s := time.thread_time() - start_s) > _SLOW_S:
-            self._count_slow(identity, frame, taken_s)
+        if len(frame) > _LARGE_BYTES and (held_s := time.thread_time() - start_s) > _SLOW_S:
+            self._count_slow(identity, frame, held_s)
 
-    def _count_slow(self, identity: bytes, part: zmq.Frame, taken_s: float) -> None:
-        """Count the time that a frame has taken on the loop; block a peer that takes too much."""
+    def _count_slow(self, identity: bytes, part: zmq.Frame, held_s: float) -> None:
+        """Count the time for which a frame has held the loop; block a peer that takes too much."""
         who = _who(identity, key_of(part) if self._socket.has_tcp else "")
-        if self._access.sent_slow(who, taken_s, self._now()):
+        if self._access.sent_slow(who, held_s, self._now()):
             if (peer := self._peers.get(identity)) is not None:
                 self._break(peer, "its frames take too long to read")
             self._cut(self._socket_of(part))

@@ -77,13 +77,13 @@ class WorkerConnection:
         if self.n_cached_bytes > _MAX_CACHED_BYTES:
             raise ProtocolError(f"more than {_MAX_CACHED_BYTES} bytes of cached blocks in a frame")
 
-    def ignore_pause(self, paused_s: float) -> None:
+    def ignore_pause(self, held_s: float) -> None:
         """Count no silence while this process stood still: what came then is read a moment later.
 
         A machine may stop a process, or itself, for as long as a worker may be silent.
         """
-        self.seen_at += paused_s
-        self.moved_at += paused_s
+        self.seen_at += held_s
+        self.moved_at += held_s
 
     def loss_reason(self, now: float, limit_s: float) -> str:
         """Return why the worker is taken for lost, if it was silent for longer or is stuck."""

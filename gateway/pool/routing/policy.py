@@ -98,7 +98,7 @@ class RoutingPolicy:
         self.order.changes[worker] = None
 
     def lost(self, worker: Worker) -> None:
-        """Forget a worker with all that it had cached."""
+        """Forget a worker with all that it held."""
         self.order.lost(worker)
         if self._estimates.pop(worker.key, None) is not None:
             self.index.lost(worker.key)
@@ -245,7 +245,7 @@ class RoutingPolicy:
                 self._sessions.move(session, SessionPlacement(key, n_left))
 
     def emptied(self, key: str) -> None:
-        """Forget all that a worker had cached: it has unloaded its model."""
+        """Forget all that a worker held: it has unloaded its model."""
         if key in self._estimates:
             self.index.clear(key)
             self._sessions.lost(key)

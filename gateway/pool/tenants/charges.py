@@ -59,8 +59,8 @@ class Charges:
                 self._add(task, task.attempts[-1].n_prompt - task.charged)
         if is_void and not task.has_started:
             self.refund(task)
-            slot_s = max(0.0, now - task.assigned_at)
-            self._queue.charge(task, slot_s * self._tokens_per_s(task.spec.model))
+            held_s = max(0.0, now - task.assigned_at)
+            self._queue.charge(task, held_s * self._tokens_per_s(task.spec.model))
 
     def refund(self, task: Task) -> None:
         """Give everything back: the task starts again, or has never started."""

@@ -3,7 +3,7 @@
 A prompt is known by the hashes of its blocks, each of which stands for all before it too
 (`block_hashes.py`). Workers say which blocks they hold (`Cached`), so that every gateway knows the
 same and a new one knows it at once; one lookup answers for the whole pool. What was assigned and
-has not been started yet is expected to be cached soon. It is a prediction; the worker itself counts
+has not been started yet is expected to be held soon. It is a prediction; the worker itself counts
 what it reuses. A worker that reports wrong blocks only attracts prompts.
 """
 
@@ -66,7 +66,7 @@ class PrefixIndex:
         self._sets = WorkerSets()
         self._bits: dict[str, int] = {}
         """Worker -> its bit."""
-        self._n_cached: dict[str, int] = {}
+        self._n_held: dict[str, int] = {}
         self._forks: set[int] = set()
         """Blocks that many prompts go on from."""
         self._expected: dict[int, _ExpectedBlocks] = {}
@@ -84,9 +84,9 @@ class PrefixIndex:
         """Blocks that any worker holds."""
         return len(self._table)
 
-    def n_cached(self, worker: str) -> int:
+    def n_held(self, worker: str) -> int:
         """Count the blocks of a worker."""
-        return self._n_cached.get(worker, 0)
+        return self._n_held.get(worker, 0)
 
     # ---- workers ------------------------------------------------------------------------------
 
@@ -96,14 +96,14 @@ class PrefixIndex:
         for bit in self._bits.values():
             used |= bit
         self._bits[worker] = bit = ~used & (used + 1)
-        self._n_cached[worker] = 0
+        self._n_held[worker] = 0
         return bit
 
     def lost(self, worker: str) -> None:
         """Forget a worker."""
         self.clear(worker)
         self._bits.pop(worker, None)
-        self._n_cached.pop(worker, None)
+        self._n_held.pop(worker, None)
 
     def clear(self, worker: str) -> None:
         """Forget what a worker holds."""
@@ -113,7 +113,7 @@ class PrefixIndex:
         if (expected := self._expected_at.get(bit)) is not None:
             for task_id in list(expected.tasks):
                 self.forget_expected(task_id)
-        self._n_cached[worker] = 0
+        self._n_held[worker] = 0
         empty = self._sets.leave(bit)
         if empty:
             self._dead |= empty
@@ -142,7 +142,7 @@ class PrefixIndex:
         bit, n_new = self._bits.get(worker, 0), 0
         if not bit:
             return
-        n_free = self.max_blocks - self._n_cached[worker]
+        n_free = self.max_blocks - self._n_held[worker]
         for parent, blocks in _blocks_of(runs):
             before = parent
             for name in blocks:
@@ -150,7 +150,7 @@ class PrefixIndex:
                     break
                 n_new += self._add(name, before, bit)
                 before = name
-        self._n_cached[worker] += n_new
+        self._n_held[worker] += n_new
 
     def remove(self, worker: str, runs: Iterable[bytes]) -> None:
         """Note blocks that a worker holds no longer."""
@@ -159,7 +159,7 @@ class PrefixIndex:
             for name in blocks:
                 n_gone += self._remove(name, bit)
         if bit:
-            self._n_cached[worker] -= n_gone
+            self._n_held[worker] -= n_gone
 
     def _add(self, name: int, parent: int, bit: int) -> bool:
         place = self._table.find(name)
@@ -197,10 +197,10 @@ class PrefixIndex:
     # ---- what was assigned --------------------------------------------------------------------
 
     def expect(self, worker: str, task_id: int, chain: bytes) -> None:
-        """Take the blocks of a task for cached until its worker has started it."""
+        """Take the blocks of a task for held until its worker has started it."""
         self.forget_expected(task_id)
         bit, blocks = self._bits.get(worker, 0), _names(chain)
-        n_known, _ = self._deepest(self._cached_by, blocks, len(blocks), bit)
+        n_known, _ = self._deepest(self._held, blocks, len(blocks), bit)
         if not bit or n_known == len(blocks):
             return
         self._expected[task_id] = _ExpectedBlocks(bit, blocks[n_known:])
@@ -271,12 +271,12 @@ class PrefixIndex:
                 unknown = middle
         return known, found
 
-    def _cached_by(self, name: int) -> int:
+    def _held(self, name: int) -> int:
         return self._sets.mask(self._table.set_of(name))
 
     def _holding(self, name: int) -> int:
-        cached = self._sets.mask(self._table.set_of(name))
-        return cached | self._soon.get(name, 0) if self._soon else cached
+        held = self._sets.mask(self._table.set_of(name))
+        return held | self._soon.get(name, 0) if self._soon else held
 
     def _shared(self, blocks: "memoryview[int]", n_known: int) -> tuple[int, int]:
         """Return how many of the known blocks several prompts share, and how many prompts do."""

@@ -1,4 +1,4 @@
-"""Sets of workers as numbers: thousands of blocks are cached by the same few sets. Pure.
+"""Sets of workers as numbers: thousands of blocks are held by the same few sets. Pure.
 
 A worker is a bit, a set a mask of bits. Each mask in use is kept once and counted.
 """

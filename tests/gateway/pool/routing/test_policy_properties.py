@@ -135,7 +135,7 @@ class RoutedMachine(DispatcherMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        assert all(self.pool.routing.index.n_cached(key) <= MAX_BLOCKS for key in self.pool.workers)
+        assert all(self.pool.routing.index.n_held(key) <= MAX_BLOCKS for key in self.pool.workers)
         assert self.pool.routing.index.n_blocks <= MAX_BLOCKS * len(self.pool.workers)
 
     @invariant()

@@ -75,7 +75,7 @@ def test_what_another_prompt_shares_stays_when_one_is_gone() -> None:
     known.held["a"].hold(hash("abcd"), b"")
     assert known.of("abcd") == {"a": 2}
     known.held["a"].hold(hash("abx"), b"")
-    assert known.index.n_blocks == known.index.n_cached("a") == 0
+    assert known.index.n_blocks == known.index.n_held("a") == 0
 
 
 def test_a_worker_that_is_lost_leaves_nothing_and_its_place_is_free() -> None:
@@ -103,7 +103,7 @@ def test_the_blocks_of_a_lost_worker_go_little_by_little() -> None:
     known.index.add("b", [START + taken])
     for _ in range(10):
         known.index.prune()
-    assert known.index.n_blocks == known.index.n_cached("b") == 60 * MAX_SAID_BLOCKS + 3
+    assert known.index.n_blocks == known.index.n_held("b") == 60 * MAX_SAID_BLOCKS + 3
 
 
 def test_a_beginning_that_many_go_on_from_is_told_from_a_conversation() -> None:
@@ -244,7 +244,7 @@ class IndexMachine(RuleBasedStateMachine):
     def the_blocks_are_those_of_the_texts(self) -> None:
         own = {name: beginnings(texts.values()) for name, texts in self.texts.items()}
         index = self.known.index
-        assert {name: index.n_cached(name) for name in own} == {n: len(own[n]) for n in own}
+        assert {name: index.n_held(name) for name in own} == {n: len(own[n]) for n in own}
         everything = set[str]().union(*own.values())
         assert index.n_blocks == len(everything)
         forks = {text for text in everything if {text + "a", text + "b"} <= everything}
@@ -302,7 +302,7 @@ def bytes_each(index: PrefixIndex, fill: Sequence[tuple[str, bytes]]) -> float:
             index.add(worker, [before + blocks[i : i + BLOCK_BYTES * MAX_SAID_BLOCKS]])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return used / sum(index.n_cached(name) for name in {name for name, _ in fill})
+    return used / sum(index.n_held(name) for name in {name for name, _ in fill})
 
 
 def opened(n: int) -> tuple[PrefixIndex, list[str]]:
@@ -351,7 +351,7 @@ def test_what_a_worker_says_beyond_the_bound_is_not_noted() -> None:
         index.add("w0", [draw.randbytes(BLOCK_BYTES * (MAX_SAID_BLOCKS + 1))])
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert index.n_cached("w0") == n_most
+    assert index.n_held("w0") == n_most
     assert used < 30 * n_most
     index.add("w1", [START + chain("text")])
     assert index.holders(chain("text")).max_blocks == 4, "others are not affected"
@@ -361,9 +361,9 @@ def test_of_one_message_only_so_many_blocks_are_looked_at() -> None:
     index, _ = opened(1)
     runs = [random.Random(i).randbytes(BLOCK_BYTES * 700) for i in range(3)]
     index.add("w0", [b"", b"short", *runs])
-    assert index.n_cached("w0") == MAX_SAID_BLOCKS
+    assert index.n_held("w0") == MAX_SAID_BLOCKS
     index.remove("w0", [b"", b"12345678", *runs, bytes(BLOCK_BYTES * 5)])
-    assert index.n_cached("w0") == index.n_blocks == 0
+    assert index.n_held("w0") == index.n_blocks == 0
 
 
 def test_who_removes_what_others_hold_harms_nobody() -> None:
@@ -372,7 +372,7 @@ def test_who_removes_what_others_hold_harms_nobody() -> None:
     known.index.remove("b", [START + chain("text")])
     known.index.remove("nobody", [START + chain("text")])
     assert known.of("text") == {"a": 4, "b": 0}
-    assert known.index.n_cached("b") == 0
+    assert known.index.n_held("b") == 0
 
 
 def test_sessions_are_bounded_and_forgotten_with_their_worker() -> None:
