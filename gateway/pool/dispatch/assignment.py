@@ -106,13 +106,13 @@ class Assignment:
 
     def _elsewhere(self, task: Task, now: float, *, needs_free: bool) -> RouteChoice | None:
         """Find another worker, with a free slot or at least a credit, than the one with a task."""
-        key = task.worker
-        task.tried.add(key)
+        key, failed = task.worker, task.tried
+        task.tried = failed | {key}
         choice = self._placement.find(task, now)
+        task.tried = failed
         is_other = choice is not None and choice.worker.key != key
         if choice is not None and is_other and (choice.worker.n_free or not needs_free):
             return choice
-        task.tried.discard(key)
         return None
 
     def _move(self, task: Task, choice: RouteChoice, cause: MoveCause, now: float) -> list[Action]:

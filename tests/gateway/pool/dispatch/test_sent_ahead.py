@@ -8,6 +8,7 @@ from gateway.pool.dispatch.dispatcher import Dispatcher
 from gateway.pool.tasks.spec import TaskSpec
 from gateway.pool.tasks.task import MoveCause
 from protocol.errors import ErrorCode
+from protocol.wire.messages import Envelope, Failed, TaskKey
 from tests.gateway.dispatching import card, dispatcher, done, failures, places, read, started, task
 
 LONG_S = 9.0
@@ -71,6 +72,17 @@ def test_its_first_worker_may_have_started_it_meanwhile() -> None:
     pool.ended("b", done(3, attempt=1), LONG_S)
     assert 3 not in pool.tasks
     assert {key: worker.n_taken for key, worker in pool.workers.items()} == {"a": 1, "b": 0}
+
+
+def test_the_worker_that_it_left_may_try_it_when_the_other_fails_with_it() -> None:
+    pool = one_ahead()
+    pool.ended("b", done(2), 0.5)
+    pool.expire(LONG_S)
+    pool.ended("a", done(3), LONG_S)
+    pool.ended("a", done(1), LONG_S)
+    failure = Failed(code=ErrorCode.INTERNAL, message="")
+    actions = pool.ended("b", Envelope(TaskKey(3, 1), failure), LONG_S)
+    assert places(actions) == [(3, "a")]
 
 
 def test_it_stays_for_as_long_as_a_slot_is_usually_in_use() -> None:
