@@ -24,10 +24,10 @@ _WORKERS_S = 20.0
 """Time for a model whose workers have just died to have one again."""
 _JOIN_S = 10.0
 """Time for the workers of the old gateway to dial the new one."""
-_IDLE_S = 90.0
-"""Longer than an idle client connection stays open after its gateway was replaced."""
 _LOST_S = 3.0
 """The same where the old gateway has died: as long as one that is started again waits for them."""
+_IDLE_S = 90.0
+"""Longer than an idle client connection stays open after its gateway was replaced."""
 
 
 class HandoverStep(Enum):

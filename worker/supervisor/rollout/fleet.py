@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +88,13 @@ class Fleet:
             self._launches[worker.name] = worker
         self._heirs = {change.old: change.new for change in found if change.old in self.drained}
         return [change for change in found if change.old not in self.drained]
+
+    def keep_leaving(self, names: Container[str]) -> None:
+        """Drain again the workers of these names that leave: a drained one was removed before."""
+        for name, worker in self.running.items():
+            if name in names and self.state(worker.process) is ProcessState.LEAVING:
+                self.drained.add(worker.process)
+                self._heirs.pop(worker.process, None)
 
     def forget(self, *, is_done: bool) -> None:
         """Forget the workers without a process, and remove the files that no other one reads."""

@@ -193,6 +193,7 @@ class Rollouts:
             self._refuse(answer, str(result))
             return
         wanted, read = result
+        self._fleet.keep_leaving({table.name for table in read.tables})
         found, coming = changes(
             self._fleet.running,
             list(zip(read.tables, read.pool.worker, strict=True)),

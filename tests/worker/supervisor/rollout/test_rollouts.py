@@ -170,6 +170,23 @@ def test_a_drained_worker_that_is_removed_does_not_come_back(rig: Rig, *, has_le
     assert rig.children.workers == [v]
 
 
+def test_a_removed_worker_that_is_named_again_before_it_left_is_drained(rig: Rig) -> None:
+    v, w = rig.children.workers
+    v.child.state, w.child.state = ChildState.READY, ChildState.READY
+    both = tuple(rig.fleet.workers[name].table for name in ("v", "w"))
+    rig.fleet.drain("w", 0.0)
+    rig.readings.may_end.set()
+    for tables in (both[:1], both):
+        rig.readings.result = ReadPool(pool=PoolConfig(worker=tables), tables=tables)
+        rig.rollouts.reread(0.0)
+        rig.turn_until_read()
+    w.child.state = ChildState.ENDED
+    rig.rollouts.turn(0.0)
+    order = WorkerOrder(id=1, worker="w", verb=WorkerVerb.UNDRAIN)
+    assert rig.rollouts.order_worker(order, 0.0) == ("", False)
+    assert [watch.child.launch.name for watch in rig.children.workers] == ["v", "w"]
+
+
 def test_only_configurations_that_a_worker_reads_are_kept(rig: Rig, tmp_path: Path) -> None:
     config = WorkerConfig(name="x", alias="m", backend="fake")
     for _ in range(3):
