@@ -302,7 +302,8 @@ def _reread_gateways(
 ) -> tuple[launch.Launch, ...]:
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
     fresh = _reread_pool(overrides, start.console, start.config)
-    if names := [*changed_by_restart(start.first, fresh)]:
+    is_on_demand = resolve.chooses_models(pool)
+    if names := [*changed_by_restart(start.first, fresh, is_on_demand=is_on_demand)]:
         logger.warning(
             "settings not reloaded", extra={"keys": names, "hint": "restart to change them"}
         )

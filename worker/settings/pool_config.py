@@ -12,7 +12,6 @@ from protocol.config.paths import anchored
 from protocol.filenames import absolute, working_directory
 from worker.settings.arguments import ExplicitSettings
 from worker.settings.host_config import host_settings
-from worker.settings.resolve import chooses_models
 
 _ANY_ORIGIN = configs.GatewayConfig().cors_origins
 _SET_BY_SERVE = ("control", "siblings")
@@ -49,15 +48,20 @@ def read_pool_config(path: Path | None, overrides: ExplicitSettings) -> PoolConf
     return anchored(options.apply(config, changes), working_directory())
 
 
-def changed_by_restart(first: PoolConfig, fresh: PoolConfig) -> Iterator[str]:
-    """Name the keys that differ from those of the start and need a restart to change."""
+def changed_by_restart(
+    first: PoolConfig, fresh: PoolConfig, *, is_on_demand: bool
+) -> Iterator[str]:
+    """Name the keys that differ from those of the start and need a restart to change.
+
+    `is_on_demand`: the pool loads models on demand, which a remote preset may have decided.
+    """
     if fresh.runtime_dir != first.runtime_dir:
         yield "runtime_dir"
     for name in KEPT_UNTIL_RESTART:
         is_read = name not in _SET_BY_SERVE
         if is_read and getattr(fresh.gateway, name) != getattr(first.gateway, name):
             yield f"gateway.{name}"
-    if chooses_models(first) and fresh.worker != first.worker:
+    if is_on_demand and fresh.worker != first.worker:
         yield "worker"  # what all models on demand have in common
     for row in fields(first.log):
         if getattr(fresh.log, row.name) != getattr(first.log, row.name):

@@ -67,5 +67,13 @@ def test_what_all_models_on_demand_have_in_common_changes_with_a_restart() -> No
     wide = (WorkerConfig(n_ctx=64),)
     on_demand = PoolConfig(gateway=GatewayConfig(models_dir="models"))
     fresh = PoolConfig(gateway=GatewayConfig(models_dir="models", models_max=9), worker=wide)
-    assert [*changed_by_restart(on_demand, fresh)] == ["gateway.models_max", "worker"]
-    assert [*changed_by_restart(PoolConfig(), PoolConfig(worker=wide))] == []
+    found = changed_by_restart(on_demand, fresh, is_on_demand=True)
+    assert [*found] == ["gateway.models_max", "worker"]
+    fresh = PoolConfig(worker=wide)
+    assert [*changed_by_restart(PoolConfig(), fresh, is_on_demand=False)] == []
+
+
+def test_what_models_of_a_remote_preset_have_in_common_changes_with_a_restart() -> None:
+    first = PoolConfig(worker=(WorkerConfig(hf_repo="user/presets"),))
+    fresh = PoolConfig(worker=(WorkerConfig(hf_repo="user/presets", n_ctx=64),))
+    assert [*changed_by_restart(first, fresh, is_on_demand=True)] == ["worker"]
