@@ -6,19 +6,23 @@ from typing import Any
 
 _LIBRARY = re.compile(r"\[json\.exception\.[^]]*\] |Failed to parse messages: ")
 """Names of a C++ library's exceptions."""
-_REFUSED = re.compile(
-    r"must be|JSON schema|Invalid slot ID|no adapter has the id|Prompt contains invalid tokens"
-)
-"""Words of a 400 to a wrong type, or to a number or a name that does not exist."""
+_NOWHERE = re.compile(r"Invalid slot ID|Prompt contains invalid tokens")
+"""Words of a 400 to a number that does not exist."""
+_WRONG = re.compile(r"must be|JSON schema|no adapter has the id")
+"""Words of a 400 to a wrong type or value."""
 
 
-def is_refusal(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
-    """Return whether it is a client's mistake that llama-server overlooks, or takes for its own."""
+def is_refusal(theirs: Mapping[str, Any], ours: Mapping[str, Any], *, may_be_wrong: bool) -> bool:
+    """Return whether it is a client's mistake that llama-server overlooks, or takes for its own.
+
+    `may_be_wrong`: values of the request may be wrong on purpose; else all are right.
+    """
     if not 400 <= ours["status"] < 500:
         return False
     told = error(ours)
-    is_named = isinstance(told, list) and _REFUSED.search(str(told[1])) is not None
-    return theirs["status"] >= 500 or is_named
+    words = str(told[1]) if isinstance(told, list) else ""
+    is_named = _NOWHERE.search(words) or (may_be_wrong and _WRONG.search(words))
+    return theirs["status"] >= 500 or bool(is_named)
 
 
 def error(answer: Mapping[str, Any]) -> Any:

@@ -35,19 +35,25 @@ _IN_SLOTS = frozenset(
 
 
 def differences(
-    theirs: Mapping[str, Any], ours: Mapping[str, Any], path: str, *, was_left: bool = False
+    theirs: Mapping[str, Any],
+    ours: Mapping[str, Any],
+    path: str,
+    *,
+    was_left: bool = False,
+    may_be_wrong: bool = False,
 ) -> list[str]:
     """List what ours has otherwise, or lacks; more fields are welcome.
 
-    After a client has left, what slots hold is a matter of time.
+    After a client has left, what slots hold is a matter of time. A value that is wrong on purpose
+    may be refused.
     """
     if theirs["status"] != ours["status"]:
-        if is_refusal(theirs, ours):
+        if is_refusal(theirs, ours, may_be_wrong=may_be_wrong):
             return []
         pair = f"{theirs['status']} became {ours['status']}"
         return [f"STATUS {pair} {path}: {_short(theirs['body'])} became {_short(ours['body'])}"]
     if theirs["status"] != 200:
-        if is_refusal(theirs, ours) or error(theirs) == error(ours):
+        if is_refusal(theirs, ours, may_be_wrong=may_be_wrong) or error(theirs) == error(ours):
             return []
         return [f"ERROR {path}: {_short(error(theirs))} became {_short(error(ours))}"]
     skipped = _NEVER | set(_CACHED if path in ("/v1/messages", "/v1/responses") else ())
