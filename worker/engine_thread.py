@@ -18,7 +18,9 @@ from worker.drafting import open_drafter
 from worker.engine.adapters import Scales
 from worker.engine.backend import Backend
 from worker.engine.engine import Engine
+from worker.engine.engine_config import EngineConfig
 from worker.engine.fake.backend import FakeBackend
+from worker.engine.speculation.draft import Drafter
 from worker.engine.stats import Counters
 from worker.engine.task import Stop
 from worker.engine_settings import engine_config
@@ -101,9 +103,7 @@ class EngineThread:
         self._outbound_queue.wake()
 
     def _live(self) -> None:
-        backend = self._opener(self._config, self._on_load)
-        drafter = open_drafter(self._config, backend)
-        config = engine_config(self._config, backend)
+        backend, drafter, config = open_parts(self._config, self._opener, self._on_load)
         engine = Engine(backend, config, self._outbound_queue.put, drafter, self._accounts)
         if self._kept is not None:
             _restore(engine, backend.card, self._kept)
@@ -123,6 +123,14 @@ def _restore(engine: Engine, card: ModelCard, kept: SleepState) -> None:
     for field in fields(Counters):
         setattr(engine.counters, field.name, getattr(kept.counters, field.name))
     engine.counters.n_kv_used = engine.counters.n_kv_busy = 0
+
+
+def open_parts(
+    config: WorkerConfig, opener: Opener, on_load: Progress
+) -> tuple[Backend, Drafter | None, EngineConfig]:
+    """Open what an engine is made of; raises `ConfigError` if a worker cannot run so."""
+    backend = opener(config, on_load)
+    return backend, open_drafter(config, backend), engine_config(config, backend)
 
 
 def open_backend(config: WorkerConfig, on_load: Progress) -> Backend:

@@ -21,6 +21,7 @@ from worker.files.gguf_header import read_header
 from worker.host.child import ChildOutcome
 from worker.host.topology import free_memory, gpu_files, group_memory, text_of
 from worker.host.weights import maps
+from worker.settings.fingerprint import fingerprint
 from worker.settings.resolve import MADE_AT_START
 
 logger = logging.getLogger(__name__)
@@ -267,7 +268,8 @@ class _ModelChecks:
             return
         done = set()
         for worker in self._readable():
-            same = (worker.model, worker.n_gpu_layers, worker.devices)
+            placed = (worker.n_gpu_layers, worker.devices)
+            same = (worker.model, *placed, worker.sampling, fingerprint(worker))
             if same in done:
                 continue
             done.add(same)

@@ -7,6 +7,7 @@ of loading that worker's model. It may crash, which is a finding too.
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ import llama_cpp.llama_cpp as lib
 from protocol.config import config as configs
 from protocol.config.config import WorkerConfig
 from protocol.errors import ConfigError
-from worker.llama import library, model
+from worker.engine.backend import DecodeFailed, EmbeddingPiece
+from worker.engine_thread import open_backend, open_parts
+from worker.llama import library
 from worker.llama.hardware import devices as hardware
 
 _KINDS = {0: "cpu", 1: "gpu", 2: "gpu", 3: "accelerator"}
@@ -52,31 +55,28 @@ def devices() -> list[dict[str, Any]]:
 
 
 def about_loading(config: WorkerConfig) -> dict[str, Any]:
-    """Load a model as a worker would, compute with it, and return times, memory and placement."""
+    """Open a model as a worker does, compute with it, and return times, memory and placement."""
     library.start()
     before = _free()
     began = time.monotonic()
-    loaded = model.load(config, lambda _fraction: None)
-    _compute(loaded)
+    try:
+        backend, drafter, _ = open_parts(
+            replace(config, warmup=True), open_backend, lambda _fraction: None
+        )
+        if backend.embedder is not None:
+            backend.embedder.embed([EmbeddingPiece(0, 0, [0, 0, 0, 0], True)])
+    except DecodeFailed as error:
+        raise ConfigError(f"llama.cpp cannot compute: {error}") from error
     facts = {
         "seconds": time.monotonic() - began,
         "offloads": bool(lib.llama_supports_gpu_offload()),
         "taken": max(0, before - _free()),
         **library.placement()._asdict(),
     }
-    loaded.close()
+    if drafter is not None:
+        drafter.close()
+    backend.close()
     return facts
-
-
-def _compute(loaded: model.LoadedModel) -> None:
-    """Decode a batch and a single token, which use different kernels."""
-    if lib.llama_model_has_encoder(loaded.model):
-        return
-    token = max(0, lib.llama_vocab_bos(lib.llama_model_get_vocab(loaded.model)))
-    for n_tokens in (4, 1):
-        tokens = (lib.llama_token * n_tokens)(*[token] * n_tokens)
-        if code := lib.llama_decode(loaded.context, lib.llama_batch_get_one(tokens, n_tokens)):
-            raise ConfigError(f"llama.cpp cannot compute: llama_decode returned {code}")
 
 
 def _free() -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
+from protocol.wire.sampling import SamplingParams
+from tests.models.shallow import shallow_path
 from worker.doctor import probe
 from worker.doctor.case import DoctorOptions, opened
 from worker.doctor.examine import examine, guarded
@@ -235,3 +237,18 @@ def test_a_model_is_loaded_and_computed_with(tmp_path: Path) -> None:
     assert [(finding.level, "and computed" in finding.text) for finding in found] == [
         (Level.OK, True)
     ]
+
+
+@pytest.mark.model
+@pytest.mark.cpu
+def test_workers_of_one_model_with_other_options_are_loaded_too(tmp_path: Path) -> None:
+    workers = (
+        WorkerConfig(model=shallow_path(), n_ctx=256, count=2),
+        WorkerConfig(
+            model=shallow_path(), n_ctx=256, sampling=SamplingParams(grammar="root ::= (")
+        ),
+    )
+    case = opened(PoolConfig(worker=workers), "", tmp_path, DoctorOptions(limit_s=60.0))
+    found = [finding for finding in examine(case) if finding.name == "load"]
+    assert [finding.level for finding in found] == [Level.OK, Level.FAIL]
+    assert "grammar" in found[1].text
