@@ -303,6 +303,9 @@ def _reread_gateways(
     """Read the configuration again and write it for new gateways; raises `ConfigError`."""
     fresh = _reread_pool(overrides, start.console, start.config)
     is_on_demand = resolve.chooses_models(pool)
+    if not is_on_demand:  # all of it, or else the workers alone would refuse it
+        whole = with_endpoints_of(start.first, fresh)
+        resolve.resolve(whole, runtime_dir=str(start.folder), host=start.host, fetch=located)
     if names := [*changed_by_restart(start.first, fresh, is_on_demand=is_on_demand)]:
         logger.warning(
             "settings not reloaded", extra={"keys": names, "hint": "restart to change them"}

@@ -153,6 +153,10 @@ def test_what_only_a_restart_changes_is_named_and_no_worker_is_replaced(
     ("change", "line"),
     [
         (("fake_step_ms", "fake_stepms"), "configuration not reloaded cause=.*fake_stepms"),
+        (
+            ("fake_step_ms", 'lora = ["none"]\nfake_step_ms'),
+            "configuration not reloaded cause=.*none",
+        ),
         (("port = 0", 'port = 0\napi_key_file = ["none"]'), "gateway not replaced .*api_key_file"),
         (("port = 0", 'port = 0\nssl_key_file = "x"'), "gateway not replaced .*ssl_key_file"),
     ],
@@ -166,6 +170,7 @@ def test_a_configuration_that_cannot_work_leaves_the_old_gateway(
     kept.signal(signal.SIGHUP)
     kept.wait_for(line)
     assert kept.complete("Hello").status_code == 200
+    assert kept.pid_of("gateway") == old
     kept.config.write_text(text)
     reload(kept)
     assert kept.pid_of("gateway") != old

@@ -287,6 +287,6 @@ _REREAD = RolloutOrder(id=0, only_changed=True)
 def _log_refusal(error: str) -> None:
     if error:
         logger.error(
-            "configuration not read again",
-            extra={"cause": error, "action": "the one that was read before stays in force"},
+            "configuration of the workers not read again",
+            extra={"cause": error, "action": "the workers stay as they were"},
         )
