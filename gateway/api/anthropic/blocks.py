@@ -18,6 +18,7 @@ from gateway.api.fields.chat.conversation import (
     require_messages,
     tool_call,
 )
+from gateway.api.fields.chat.tools import shown
 from gateway.api.fields.options import require_parts, require_string
 from protocol.errors import InvalidRequest
 
@@ -99,8 +100,7 @@ class _Blocks:
         kind = block.get("type") if isinstance(block, dict) else None
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
-            message = f"Field '{path}.type': {kind or 'no type'} is not supported"
-            raise InvalidRequest(message, param=f"{path}.type")
+            raise _unknown(block, path)
         read(self, block, path)
 
     def _message(self) -> ChatMessage:
@@ -175,7 +175,7 @@ def _result(content: Any, path: str, media: ChatMedia) -> str | list[Part]:
     parts = require_parts(content, path)
     kinds = [part.get("type") if isinstance(part, dict) else None for part in parts]
     if "image" not in kinds:
-        between = "" if set(kinds) <= {"text"} else "\n"
+        between = "" if all(kind == "text" for kind in kinds) else "\n"
         return between.join(_result_text(part, f"{path}[{i}]") for i, part in enumerate(parts))
     return [_result_part(part, f"{path}[{i}]", media) for i, part in enumerate(parts)]
 
@@ -192,8 +192,16 @@ def _result_text(part: Any, path: str) -> str:
         return require_string(part, "text", path)
     if isinstance(kind, str) and kind in documents.READERS:
         return documents.READERS[kind](part, path)
-    message = f"Field '{path}.type': {kind or 'no type'} is not supported"
-    raise InvalidRequest(message, param=f"{path}.type")
+    raise _unknown(part, path)
+
+
+def _unknown(block: Any, path: str) -> InvalidRequest:
+    """Build the complaint about a block that is not read."""
+    if not isinstance(block, dict):
+        return InvalidRequest(f"Field '{path}': must be an object", param=path)
+    path = f"{path}.type"
+    problem = f"{shown(block['type'])} is not supported" if "type" in block else "is required"
+    return InvalidRequest(f"Field '{path}': {problem}", param=path)
 
 
 def _image(block: Block, path: str, media: ChatMedia) -> Part:

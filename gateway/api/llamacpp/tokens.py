@@ -18,7 +18,7 @@ _PART = 10_000
 
 
 def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
-    """Read a /tokenize body; missing content is empty."""
+    """Read a /tokenize body; missing content has no tokens, not even special ones."""
     content = body.get("content")
     if isinstance(content, list):
         content = mixed(content, n_vocab, key="content")
@@ -26,7 +26,7 @@ def tokenize_task(body: Mapping[str, Any], n_vocab: int) -> Tokenize:
         raise InvalidRequest("Field 'content': must be a string or an array", param="content")
     return Tokenize(
         content="" if content is None else content,
-        add_special=read_flag(body, "add_special"),
+        add_special=read_flag(body, "add_special") and content is not None,
         parse_special=read_flag(body, "parse_special", default=True),
         with_pieces=read_flag(body, "with_pieces"),
     )

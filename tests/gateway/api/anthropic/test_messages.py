@@ -189,7 +189,7 @@ def test_an_assistant_without_content_says_nothing() -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "browser_state"}]}]},
             "messages[0].content[0].type",
-            "Field 'messages[0].content[0].type': browser_state is not supported",
+            "Field 'messages[0].content[0].type': \"browser_state\" is not supported",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
@@ -213,13 +213,23 @@ def test_an_assistant_without_content_says_nothing() -> None:
         ),
         (
             {"messages": [{"role": "user", "content": ["a"]}]},
+            "messages[0].content[0]",
+            "Field 'messages[0].content[0]': must be an object",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{}]}]},
             "messages[0].content[0].type",
-            "Field 'messages[0].content[0].type': no type is not supported",
+            "Field 'messages[0].content[0].type': is required",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [_result("1", [{"type": ["a"]}])]}]},
+            "messages[0].content[0].content[0].type",
+            "Field 'messages[0].content[0].content[0].type': [\"a\"] is not supported",
         ),
         (
             {"messages": [{"role": "user", "content": [_result("1", [{"type": "x"}])]}]},
             "messages[0].content[0].content[0].type",
-            "Field 'messages[0].content[0].content[0].type': x is not supported",
+            "Field 'messages[0].content[0].content[0].type': \"x\" is not supported",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},

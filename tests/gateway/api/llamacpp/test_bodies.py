@@ -80,6 +80,11 @@ def test_the_ping_interval_is_the_clients(value: int | None, seconds: float | No
     assert read_ping_interval({"sse_ping_interval": value}) == seconds
 
 
+def test_without_content_no_special_token_is_added() -> None:
+    assert not tokenize_task({"add_special": True}, 100).add_special
+    assert tokenize_task({"add_special": True, "content": ""}, 100).add_special
+
+
 def test_tokenize_reads_content_and_flags() -> None:
     task = tokenize_task({"content": ["a", 5], "add_special": True, "with_pieces": True}, 100)
     assert task.content == ("a", 5)
