@@ -8,7 +8,7 @@ Where else the state of a task is: docs/building/architecture.md.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from gateway.pool.dispatch.actions import Action, CancelTask, Deliver, Ejected, Fail
 from gateway.pool.dispatch.assignment import Assignment
@@ -156,9 +156,12 @@ class Dispatcher:
         models.update(*map(self.queue.unbind, self.connected.give_up_lost(now)))
         models |= set(self.placement.deferral.released(now)) | self.placement.shares.held_back
         self.placement.shares.held_back.clear()
-        for model in sorted(models):
-            actions += self._assignment.assign_waiting(model, now)
-        return actions + self._assign_admitted(now)
+        return [*actions, *self._assign_all(models, now), *self._assign_admitted(now)]
+
+    def _assign_all(self, models: Set[str], now: float) -> list[Action]:
+        """Assign what waits for these models."""
+        assigned = (self._assignment.assign_waiting(model, now) for model in sorted(models))
+        return [action for actions in assigned for action in actions]
 
     def _assign_admitted(self, now: float) -> list[Action]:
         """Assign the tasks that may compete since another one of their tenant has ended."""
@@ -211,17 +214,14 @@ class Dispatcher:
             worker.become(WorkerState.LEAVING)
             self._assignment.leaving[key] = worker
             self.outliers.worker_left(worker)
-        if self._is_leaving(worker.name):
-            self.queue.unbind(worker.name)
-        return self._assignment.assign_waiting(worker.model, now)
+        unbound = self.queue.unbind(worker.name) if self._is_leaving(worker.name) else set()
+        return self._assign_all({worker.model} | unbound, now)
 
     def worker_forgotten(self, name: str, now: float) -> tuple[bool, list[Action]]:
         """Free the slot ids of a worker that will not come back, unless it is connected."""
         if not self.connected.forget(name):
             return False, []
-        models = self.queue.unbind(name)
-        assigned = (self._assignment.assign_waiting(model, now) for model in models)
-        return True, [action for actions in assigned for action in actions]
+        return True, self._assign_all(self.queue.unbind(name), now)
 
     def _is_leaving(self, name: str) -> bool:
         """Return whether a worker of this name drains or is gone, and none has taken its place."""

@@ -65,3 +65,11 @@ def test_an_action_on_a_slot_keeps_no_task_from_waiting_for_one() -> None:
     pool.started("a", started(1), 0.0)
     pool.submit(replace(call(2, worker="a"), slot=0, is_bound=True), 0.0)
     assert places(pool.submit(task(3, worker="a", slot=0), 0.0)) == [(3, "a")]
+
+
+def test_a_worker_that_leaves_with_another_model_frees_the_tasks_of_its_old_slots() -> None:
+    pool = dispatcher("a", "b", n_slots=1)
+    pool.worker_lost("a", 0.0, died=False)
+    pool.worker_hello("a2", "a", "other")
+    assert places(pool.submit(task(1, worker="a", slot=0), 0.0)) == []
+    assert places(pool.worker_leaves("a2", 0.0)) == [(1, "b")]
