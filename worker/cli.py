@@ -50,7 +50,7 @@ from worker.settings.download import located, with_remote_preset
 from worker.settings.information_options import information_options, version_option
 from worker.settings.pool_config import (
     KEPT_UNTIL_RESTART,
-    changed_by_restart,
+    needing_restart,
     read_pool_config,
     with_endpoints_of,
 )
@@ -306,7 +306,7 @@ def _reread_gateways(
     if not is_on_demand:  # all of it, or else the workers alone would refuse it
         whole = with_endpoints_of(start.first, fresh)
         resolve.resolve(whole, runtime_dir=str(start.folder), host=start.host, fetch=located)
-    if names := [*changed_by_restart(start.first, fresh, is_on_demand=is_on_demand)]:
+    if names := [*needing_restart(start.first, fresh, is_on_demand=is_on_demand)]:
         logger.warning(
             "settings not reloaded", extra={"keys": names, "hint": "restart to change them"}
         )

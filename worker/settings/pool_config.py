@@ -48,10 +48,8 @@ def read_pool_config(path: Path | None, overrides: ExplicitSettings) -> PoolConf
     return anchored(options.apply(config, changes), working_directory())
 
 
-def changed_by_restart(
-    first: PoolConfig, fresh: PoolConfig, *, is_on_demand: bool
-) -> Iterator[str]:
-    """Name the keys that differ from those of the start and need a restart to change.
+def needing_restart(first: PoolConfig, fresh: PoolConfig, *, is_on_demand: bool) -> Iterator[str]:
+    """Name the keys whose values differ from those of the start, and that only a restart changes.
 
     `is_on_demand`: the pool loads models on demand, which a remote preset may have decided.
     """

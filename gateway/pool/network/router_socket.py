@@ -29,9 +29,11 @@ _BURST_S = 0.003
 _MONITOR = "inproc://monitor"
 _RECHECK_S = 0.05
 """Seconds until an end is reported again: libzmq may not have removed the route before that."""
-_MESSAGE_HEARTBEATS, _MESSAGE_MIN_S = 3, 3.0
-"""Maximum time for a message to arrive whole, in heartbeats of workers and in seconds: ZeroMQ takes
-a peer for dead that has said nothing else meanwhile, and a heartbeat cannot overtake a message."""
+_MESSAGE_HEARTBEATS = 3
+"""Time for a message to arrive whole, in heartbeats of workers: ZeroMQ takes a peer for dead from
+which no whole message came for so long, and no heartbeat overtakes a message."""
+_MESSAGE_MIN_S = 3.0
+"""Seconds that a message has at least."""
 _DRAINING_S = 0.1
 """Maximum seconds of `drain_all`. ZeroMQ reads from peers in turn, so each was read by then."""
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from protocol.config.config import GatewayConfig, PoolConfig, WorkerConfig
 from worker import cli
-from worker.settings.pool_config import changed_by_restart
+from worker.settings.pool_config import needing_restart
 
 LOCAL, ANY = 'cors_origins = ["localhost"]', 'cors_origins = ["*"]'
 
@@ -67,13 +67,13 @@ def test_what_all_models_on_demand_have_in_common_changes_with_a_restart() -> No
     wide = (WorkerConfig(n_ctx=64),)
     on_demand = PoolConfig(gateway=GatewayConfig(models_dir="models"))
     fresh = PoolConfig(gateway=GatewayConfig(models_dir="models", models_max=9), worker=wide)
-    found = changed_by_restart(on_demand, fresh, is_on_demand=True)
+    found = needing_restart(on_demand, fresh, is_on_demand=True)
     assert [*found] == ["gateway.models_max", "worker"]
     fresh = PoolConfig(worker=wide)
-    assert [*changed_by_restart(PoolConfig(), fresh, is_on_demand=False)] == []
+    assert [*needing_restart(PoolConfig(), fresh, is_on_demand=False)] == []
 
 
 def test_what_models_of_a_remote_preset_have_in_common_changes_with_a_restart() -> None:
     first = PoolConfig(worker=(WorkerConfig(hf_repo="user/presets"),))
     fresh = PoolConfig(worker=(WorkerConfig(hf_repo="user/presets", n_ctx=64),))
-    assert [*changed_by_restart(first, fresh, is_on_demand=True)] == ["worker"]
+    assert [*needing_restart(first, fresh, is_on_demand=True)] == ["worker"]
